@@ -1,0 +1,1 @@
+//! The broker: the Kafka protocol over `sq-storage`.

@@ -1,0 +1,1 @@
+//! A segmented write-ahead log that is honest after any crash.
