@@ -115,6 +115,10 @@ pub trait FileLock: Debug + Send + Sync {}
 /// Data is taken as [`Bytes`], so that an implementation can hand it to another thread without a
 /// copy. A call whose future is dropped may still take place, wholly or in part.
 #[async_trait]
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "a length that can fail; nobody asks for emptiness"
+)]
 pub trait FileHandle: Debug + Send + Sync {
     /// Reads up to `len` bytes; fewer only at the end of the file, none beyond it.
     ///
