@@ -1,0 +1,217 @@
+//! What can go wrong, and what a caller should do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::frame::FrameError;
+use crate::record::RecordError;
+use crate::wal::segment::SegmentHeaderError;
+
+/// The result of a storage operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a caller should do about an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Nothing was appended; the same call may succeed later (a full disk, too many open files).
+    Retry,
+    /// Drop the writer and open the partition again.
+    Reopen,
+    /// Data is damaged or missing: an operator has to look. Nothing was changed.
+    Repair,
+    /// The call can never succeed as it is.
+    GiveUp,
+}
+
+/// An error of the log. Each names the file it is about, and the position where there is one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An operation on a file or directory failed; the log is as it was.
+    #[error("{op} {path}: {source}")]
+    Io {
+        /// What was being done.
+        op: &'static str,
+        /// To which file or directory.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// A write failed or was cut short. Nothing was appended, and nothing can land behind the part
+    /// that was written.
+    #[error("write {path} at byte {position}: {source}")]
+    Write {
+        /// The segment file.
+        path: PathBuf,
+        /// Where the write began, in bytes.
+        position: u64,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// A sync failed. Nothing was appended as far as the log is concerned, the file takes no further
+    /// write, and the next append goes to a fresh one.
+    #[error("sync {path}: {source}")]
+    Sync {
+        /// The segment file.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// Several files in a row had a failed write or sync: the partition takes no append until
+    /// [`allow_writes`](crate::wal::WalWriter::allow_writes) is called.
+    #[error("{path} is read-only: {poisoned_in_a_row} files in a row failed")]
+    ReadOnly {
+        /// The partition's directory.
+        path: PathBuf,
+        /// How many files failed without a good append between them.
+        poisoned_in_a_row: u32,
+    },
+    /// An append larger than a frame may be.
+    #[error("{bytes} bytes are more than a frame may have ({limit})")]
+    TooLarge {
+        /// The frame's size in bytes.
+        bytes: usize,
+        /// The largest allowed, in bytes.
+        limit: usize,
+    },
+    /// A batch that says it holds no record.
+    #[error("a batch needs at least one record")]
+    EmptyBatch,
+    /// A timestamp beyond `i64::MAX` milliseconds.
+    #[error("the timestamp {0} does not fit 63 bits")]
+    Timestamp(u64),
+    /// The partition has given out every offset.
+    #[error("no offset is left after {0}")]
+    OffsetsExhausted(u64),
+    /// A record that has no encoding.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// Acknowledged data is damaged. The file was not changed.
+    #[error("{path} is damaged at byte {position}, offset {offset}: {reason} ({evidence})")]
+    Damaged {
+        /// The segment file.
+        path: PathBuf,
+        /// The first damaged byte's frame, in bytes from the file's start.
+        position: u64,
+        /// The first offset that can't be read.
+        offset: u64,
+        /// What is wrong there.
+        reason: DamageReason,
+        /// What says that the data was acknowledged.
+        evidence: Evidence,
+    },
+    /// A segment that the manifest lists is not there.
+    #[error("{path} is missing; it held the offsets from {base_offset} on")]
+    MissingSegment {
+        /// The segment file.
+        path: PathBuf,
+        /// Its first offset.
+        base_offset: u64,
+    },
+    /// A sealed segment's file is shorter than it was when it was sealed.
+    #[error("{path} has {actual} bytes, {expected} when it was sealed")]
+    WrongLength {
+        /// The segment file.
+        path: PathBuf,
+        /// Its length in bytes.
+        actual: u64,
+        /// The least it can be.
+        expected: u64,
+    },
+    /// A segment's header does not fit the file's place.
+    #[error("{path}: {source}")]
+    SegmentHeader {
+        /// The segment file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: SegmentHeaderError,
+    },
+}
+
+/// What is wrong with a damaged place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DamageReason {
+    /// The bytes are no frame.
+    #[error("{0}")]
+    Frame(FrameError),
+    /// A valid frame of another segment.
+    #[error("the frame belongs to segment {found:016x}, not {expected:016x}")]
+    OtherSegment {
+        /// The id in the frame.
+        found: u64,
+        /// The segment's own.
+        expected: u64,
+    },
+    /// A valid frame that does not continue the one before it.
+    #[error("the frame starts at offset {0}")]
+    Discontinuous(u64),
+    /// The file ends here.
+    #[error("the file ends")]
+    EndOfFile,
+}
+
+/// What says that a record was acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Evidence {
+    /// A later frame says that everything below this offset was committed.
+    #[error("a later frame says all below {0} was committed")]
+    LaterFrame(u64),
+    /// The manifest says that the log reached this offset.
+    #[error("the manifest says the log reached {0}")]
+    Manifest(u64),
+    /// It is below the end that the log has told its readers.
+    #[error("the log was readable up to {0}")]
+    Readable(u64),
+}
+
+impl Error {
+    /// What a caller should do.
+    pub fn action(&self) -> Action {
+        match self {
+            Self::Io { .. } | Self::Write { .. } | Self::Sync { .. } => Action::Retry,
+            Self::ReadOnly { .. } => Action::Reopen,
+            Self::Damaged { .. }
+            | Self::MissingSegment { .. }
+            | Self::WrongLength { .. }
+            | Self::SegmentHeader { .. } => Action::Repair,
+            Self::TooLarge { .. }
+            | Self::EmptyBatch
+            | Self::Timestamp(_)
+            | Self::OffsetsExhausted(_)
+            | Self::Record(_) => Action::GiveUp,
+        }
+    }
+
+    pub(crate) fn io(op: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { op, path, source }
+    }
+}
+
+/// Why a read failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The offset is below the log's start or above its end.
+    #[error("offset {offset} is outside of {start}..={end}")]
+    OutOfRange {
+        /// The offset asked for.
+        offset: u64,
+        /// The log's first offset.
+        start: u64,
+        /// The offset that the next record will get.
+        end: u64,
+    },
+    /// A record that was acknowledged can't be read back.
+    #[error(transparent)]
+    Damaged(Error),
+    /// The file could not be read.
+    #[error("read {path}: {source}")]
+    Io {
+        /// The segment file.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,105 @@
+//! How a partition's log is kept.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Who decides when a segment is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rotation {
+    /// The writer: by size and by age, at the append that would pass the limit.
+    #[default]
+    Internal,
+    /// Whoever holds the writer, through
+    /// [`close_active_segment`](super::WalWriter::close_active_segment); a segment may then pass
+    /// `max_segment_bytes`.
+    External,
+}
+
+/// How a partition's log is kept. Cheap to clone; one serves many partitions.
+#[derive(Clone, Debug)]
+pub struct WalConfig {
+    /// The directory that holds a directory for each topic.
+    pub data_dir: PathBuf,
+    /// The size that a segment does not pass, in bytes of frames and header; a single larger append
+    /// gets a segment of its own.
+    pub max_segment_bytes: u64,
+    /// The age at which a segment takes no further append.
+    pub max_segment_age: Duration,
+    /// Who decides to rotate.
+    pub rotation: Rotation,
+    /// The largest frame, in bytes with its header. It bounds an append, and how far recovery looks
+    /// through zeros for what a tear may have left behind them.
+    pub max_frame_bytes: usize,
+    /// After how many files in a row with a failed write or sync the partition becomes read-only.
+    pub max_poisoned_in_a_row: u32,
+    /// Where segment ids come from.
+    pub segment_ids: SegmentIds,
+}
+
+impl WalConfig {
+    /// The defaults (1 GiB, 7 days, internal rotation) for a data directory.
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            max_segment_bytes: 1 << 30,
+            max_segment_age: Duration::from_hours(7 * 24),
+            rotation: Rotation::Internal,
+            max_frame_bytes: 64 << 20,
+            max_poisoned_in_a_row: 3,
+            segment_ids: SegmentIds::from_system(),
+        }
+    }
+}
+
+impl Default for WalConfig {
+    /// [`WalConfig::new`] for `sq-data` in the working directory.
+    fn default() -> Self {
+        Self::new("sq-data")
+    }
+}
+
+/// Where segment ids come from: random, so that no client can guess one and forge a frame of a
+/// segment inside a record's value.
+#[derive(Clone)]
+pub struct SegmentIds(Arc<Mutex<StdRng>>);
+
+impl SegmentIds {
+    /// Ids seeded from the system's entropy.
+    pub fn from_system() -> Self {
+        // The standard library keys each `RandomState` from the system, and keyed SipHash gives
+        // nothing of its key away; unlike a call of our own it has no failure to hand on.
+        let mut seed = <StdRng as SeedableRng>::Seed::default();
+        for chunk in seed.chunks_mut(8) {
+            chunk.copy_from_slice(&RandomState::new().build_hasher().finish().to_le_bytes());
+        }
+        Self(Arc::new(Mutex::new(StdRng::from_seed(seed))))
+    }
+
+    /// Ids that are the same in every run, for tests and simulations.
+    pub fn seeded(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(StdRng::seed_from_u64(seed))))
+    }
+
+    /// The next id. Never 0 and never all ones, which stand for themselves too often in a file.
+    pub fn draw(&self) -> u64 {
+        let mut rng = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let id = rng.next_u64();
+            if id != 0 && id != u64::MAX {
+                return id;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for SegmentIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SegmentIds")
+    }
+}

@@ -1,0 +1,16 @@
+//! A partition's log: a chain of segment files with continuous offsets.
+
+mod chain;
+mod config;
+pub mod manifest;
+mod reader;
+mod recovery;
+mod scan;
+pub mod segment;
+mod state;
+mod writer;
+
+pub use config::{Rotation, SegmentIds, WalConfig};
+pub use reader::{LogReader, SegmentInfo, StoredFrame};
+pub use recovery::{RecoveryReport, UnacknowledgedTail};
+pub use writer::{Batch, ClosedSegment, WalWriter};

@@ -1,0 +1,352 @@
+//! Reading a partition's log, beside its writer.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use sq_sim::{FileHandle, FileSystem};
+use tokio::sync::watch;
+
+use super::scan::{Stop, Walk, Window};
+use super::state::{Extent, Index, LogState, Segment, lock};
+use crate::error::{DamageReason, Error, Evidence, ReadError};
+use crate::frame::{Frame, FrameHeader, FrameKind};
+
+/// How much more than asked for is read at once, in bytes, to reach the first frame wanted from the
+/// nearest one whose place is known.
+const READ_AHEAD_LEN: usize = 40 * 1024;
+
+/// A frame as it is stored, with its checksum verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredFrame {
+    /// The offset of its first record.
+    pub base_offset: u64,
+    /// How many offsets it takes.
+    pub record_count: u32,
+    /// The greatest timestamp of its records in milliseconds since the epoch, -1 for none.
+    pub max_timestamp_ms: i64,
+    /// The wall clock at its append, milliseconds since the epoch.
+    pub append_time_ms: u64,
+    /// The epoch of the leader that appended it.
+    pub leader_epoch: u32,
+    /// Whether the payload is a record of [`crate::record`] or an opaque batch.
+    pub kind: FrameKind,
+    /// What was appended, byte for byte; a slice of what was read from the file.
+    pub payload: Bytes,
+}
+
+impl StoredFrame {
+    /// The offset behind its last record.
+    pub fn end_offset(&self) -> u64 {
+        self.base_offset
+            .saturating_add(u64::from(self.record_count))
+    }
+}
+
+impl From<Frame> for StoredFrame {
+    fn from(frame: Frame) -> Self {
+        let FrameHeader {
+            base_offset,
+            record_count,
+            max_timestamp_ms,
+            append_time_ms,
+            ..
+        } = frame.header;
+        Self {
+            base_offset,
+            record_count,
+            max_timestamp_ms,
+            append_time_ms,
+            leader_epoch: frame.header.leader_epoch,
+            kind: frame.header.kind,
+            payload: frame.body,
+        }
+    }
+}
+
+/// A segment as [`LogReader::segments`] lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Its file.
+    pub path: PathBuf,
+    /// Its id.
+    pub id: u64,
+    /// The offset of its first record.
+    pub base_offset: u64,
+    /// The offset behind its last readable record.
+    pub end_offset: u64,
+    /// The bytes up to there.
+    pub bytes: u64,
+}
+
+/// A reader of a partition's log. It sees what is durable, as soon as it is. Cheap to clone.
+#[derive(Debug)]
+pub struct LogReader<F: FileSystem> {
+    fs: Arc<F>,
+    state: Arc<LogState>,
+}
+
+impl<F: FileSystem> Clone for LogReader<F> {
+    fn clone(&self) -> Self {
+        Self {
+            fs: Arc::clone(&self.fs),
+            state: Arc::clone(&self.state),
+        }
+    }
+}
+
+impl<F: FileSystem> LogReader<F> {
+    pub(super) fn new(fs: Arc<F>, state: Arc<LogState>) -> Self {
+        Self { fs, state }
+    }
+
+    /// The first offset that the log still holds, or would hold.
+    pub fn start_offset(&self) -> u64 {
+        self.state.start()
+    }
+
+    /// The offset behind the last durable record.
+    pub fn end_offset(&self) -> u64 {
+        self.state.end()
+    }
+
+    /// Follows [`end_offset`](Self::end_offset). The channel closes with the last handle of the log.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.state.subscribe()
+    }
+
+    /// Waits until the log holds the record at `offset`.
+    pub async fn wait_for(&self, offset: u64) {
+        let mut end = self.watch();
+        // The sender lives in the state that this reader shares, so the channel can't close.
+        let _ = end.wait_for(|end| *end > offset).await;
+    }
+
+    /// The segments, oldest first.
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        let segments = self.state.segments();
+        let info = |s: &Arc<Segment>| {
+            let Extent { end_offset, bytes } = s.extent();
+            let (path, base_offset) = (s.path.clone(), s.name.base_offset);
+            SegmentInfo {
+                path,
+                id: s.id,
+                base_offset,
+                end_offset,
+                bytes,
+            }
+        };
+        segments.iter().map(info).collect()
+    }
+
+    /// The frames from the one that holds `offset` on, as many whole ones as fit `max_bytes` of
+    /// payload, but always the first. At the log's end there are none.
+    ///
+    /// # Errors
+    /// [`ReadError::OutOfRange`] below the start and above the end, [`ReadError::Damaged`] if the
+    /// frame that holds `offset` can't be read back (damage behind it ends the answer before it),
+    /// [`ReadError::Io`] if the file system fails.
+    pub async fn read(&self, offset: u64, max_bytes: usize) -> Result<Vec<StoredFrame>, ReadError> {
+        let (start, end) = (self.start_offset(), self.end_offset());
+        if offset < start || offset > end {
+            return Err(ReadError::OutOfRange { offset, start, end });
+        }
+        let mut frames = Vec::new();
+        let mut next = offset;
+        let mut left = max_bytes;
+        while next < end && (frames.is_empty() || left > 0) {
+            let Some(segment) = self.segment_at(next) else {
+                break;
+            };
+            let before = frames.len();
+            if let Err(e) = self
+                .read_segment(&segment, next, &mut left, &mut frames)
+                .await
+            {
+                if frames.is_empty() {
+                    return Err(e);
+                }
+                break;
+            }
+            if frames.len() == before {
+                break;
+            }
+            next = frames.last().map_or(end, StoredFrame::end_offset);
+            if next < segment.extent().end_offset {
+                break;
+            }
+        }
+        Ok(frames)
+    }
+
+    /// The first frame whose greatest timestamp is at least `timestamp_ms`; `None` if there is none.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub async fn find_by_timestamp(
+        &self,
+        timestamp_ms: i64,
+    ) -> Result<Option<StoredFrame>, ReadError> {
+        let end = self.end_offset();
+        for segment in self.state.segments().iter() {
+            let index = self.index(segment).await?;
+            let start = {
+                let index = lock(index);
+                let reached = index.max_timestamp_ms().is_some_and(|t| t >= timestamp_ms);
+                reached
+                    .then(|| index.before_timestamp(timestamp_ms))
+                    .flatten()
+            };
+            let Some((offset, position)) = start else {
+                continue;
+            };
+            let handle = self.handle(segment).await?;
+            let window = Window::new(&**handle, segment.extent().bytes);
+            let mut walk = Walk::from(window, position, Some(segment.id), offset);
+            while let Some((_, frame)) = self.step(&mut walk, segment, end).await? {
+                if frame.header.record_count > 0 && frame.header.max_timestamp_ms >= timestamp_ms {
+                    return Ok(Some(frame.into()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first frame with the greatest timestamp of the log; `None` if the log is empty.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub async fn find_max_timestamp(&self) -> Result<Option<StoredFrame>, ReadError> {
+        let mut greatest = None;
+        for segment in self.state.segments().iter() {
+            greatest = greatest.max(lock(self.index(segment).await?).max_timestamp_ms());
+        }
+        match greatest {
+            Some(timestamp_ms) => self.find_by_timestamp(timestamp_ms).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The segment that holds `offset`: the last that begins at or before it and holds a record.
+    fn segment_at(&self, offset: u64) -> Option<Arc<Segment>> {
+        let segments = self.state.segments();
+        let behind = segments.partition_point(|s| s.name.base_offset <= offset);
+        let candidates = segments.get(..behind)?;
+        candidates
+            .iter()
+            .rev()
+            .find(|s| s.extent().end_offset > offset)
+            .cloned()
+    }
+
+    async fn read_segment(
+        &self,
+        segment: &Segment,
+        offset: u64,
+        left: &mut usize,
+        frames: &mut Vec<StoredFrame>,
+    ) -> Result<(), ReadError> {
+        let extent = segment.extent();
+        let place = lock(self.index(segment).await?).before_offset(offset);
+        let Some((first, position)) = place else {
+            return Ok(());
+        };
+        let handle = self.handle(segment).await?;
+        let piece = left.saturating_add(READ_AHEAD_LEN);
+        let window = Window::new(&**handle, extent.bytes).with_piece_len(piece);
+        let mut walk = Walk::from(window, position, Some(segment.id), first);
+        while let Some((_, frame)) = self.step(&mut walk, segment, extent.end_offset).await? {
+            if frame.header.end_offset() <= offset || frame.header.record_count == 0 {
+                continue;
+            }
+            if frame.body.len() > *left && !frames.is_empty() {
+                *left = 0;
+                break;
+            }
+            *left = left.saturating_sub(frame.body.len());
+            frames.push(frame.into());
+            if *left == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next frame of a walk that begins below `end`.
+    async fn step(
+        &self,
+        walk: &mut Walk<'_>,
+        segment: &Segment,
+        end: u64,
+    ) -> Result<Option<(u64, Frame)>, ReadError> {
+        if walk.expected.offset >= end {
+            return Ok(None);
+        }
+        let (position, offset) = (walk.position, walk.expected.offset);
+        let stop = match walk.next().await.map_err(read_error(segment))? {
+            Ok(found) => return Ok(Some(found)),
+            Err(stop) => stop,
+        };
+        let reason = match stop {
+            Stop::Bad(reason) => reason,
+            Stop::End => DamageReason::EndOfFile,
+        };
+        Err(ReadError::Damaged(Error::Damaged {
+            path: segment.path.clone(),
+            position,
+            offset,
+            reason,
+            evidence: Evidence::Readable(segment.extent().end_offset),
+        }))
+    }
+
+    async fn handle<'s>(&self, segment: &'s Segment) -> Result<&'s Arc<dyn FileHandle>, ReadError> {
+        let open = || async { self.fs.open_read_only(&segment.path).await.map(Arc::from) };
+        segment
+            .handle
+            .get_or_try_init(open)
+            .await
+            .map_err(read_error(segment))
+    }
+
+    /// The places of a segment's frames; found by reading it, where the writer of this process did
+    /// not write it.
+    async fn index<'s>(&self, segment: &'s Segment) -> Result<&'s Mutex<Index>, ReadError> {
+        segment
+            .index
+            .get_or_try_init(|| self.build_index(segment))
+            .await
+    }
+
+    async fn build_index(&self, segment: &Segment) -> Result<Mutex<Index>, ReadError> {
+        let extent = segment.extent();
+        let handle = self.handle(segment).await?;
+        let mut walk = Walk::new(
+            &**handle,
+            extent.bytes,
+            Some(segment.id),
+            segment.name.base_offset,
+        );
+        let mut index = Index::default();
+        loop {
+            match self.step(&mut walk, segment, extent.end_offset).await {
+                Ok(Some((position, frame))) if frame.header.record_count > 0 => {
+                    let header = frame.header;
+                    index.note(header.base_offset, position, header.max_timestamp_ms);
+                }
+                Ok(Some(_)) => {}
+                // What comes before the damage stays readable; reading on finds it and says so.
+                Ok(None) | Err(ReadError::Damaged(_)) => return Ok(Mutex::new(index)),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+fn read_error(segment: &Segment) -> impl Fn(io::Error) -> ReadError + '_ {
+    move |source| ReadError::Io {
+        path: segment.path.clone(),
+        source,
+    }
+}

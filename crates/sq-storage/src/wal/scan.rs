@@ -1,0 +1,271 @@
+//! Walking the frames of a segment file, and searching what lies behind the last good one.
+
+use std::io;
+
+use bytes::{Buf, Bytes};
+use sq_sim::FileHandle;
+
+use super::segment::SEGMENT_HEADER_LEN;
+use crate::error::DamageReason;
+use crate::frame::{
+    FRAME_HEADER_LEN, FRAME_PREFIX_LEN, Frame, FrameError, FrameHeader, SEGMENT_ID_POSITION,
+};
+
+/// How much is read at a time, in bytes; a larger frame is read in one piece of its own size.
+const WINDOW_LEN: usize = 1 << 20;
+
+/// A file read forwards in large pieces, of which frames are slices.
+pub(super) struct Window<'a> {
+    file: &'a dyn FileHandle,
+    /// Nothing at or behind this position is looked at.
+    limit: u64,
+    piece: Bytes,
+    piece_position: u64,
+    piece_len: usize,
+}
+
+impl<'a> Window<'a> {
+    pub(super) fn new(file: &'a dyn FileHandle, limit: u64) -> Self {
+        Self {
+            file,
+            limit,
+            piece: Bytes::new(),
+            piece_position: 0,
+            piece_len: WINDOW_LEN,
+        }
+    }
+
+    /// Reads `len` bytes at a time, where less than the default will be looked at.
+    pub(super) fn with_piece_len(mut self, len: usize) -> Self {
+        self.piece_len = len.clamp(FRAME_HEADER_LEN, WINDOW_LEN);
+        self
+    }
+
+    /// At least `len` bytes at `position`, or all that there are before the limit.
+    pub(super) async fn at(&mut self, position: u64, len: usize) -> io::Result<Bytes> {
+        let left = usize::try_from(self.limit.saturating_sub(position)).unwrap_or(usize::MAX);
+        let len = len.min(left);
+        if let Some(bytes) = self.held(position)
+            && bytes.len() >= len
+        {
+            return Ok(bytes);
+        }
+        self.piece = self
+            .file
+            .read_at(position, len.max(self.piece_len).min(left))
+            .await?;
+        self.piece_position = position;
+        Ok(self.piece.clone())
+    }
+
+    fn held(&self, position: u64) -> Option<Bytes> {
+        let skip = usize::try_from(position.checked_sub(self.piece_position)?).ok()?;
+        (skip <= self.piece.len()).then(|| self.piece.slice(skip..))
+    }
+}
+
+/// What stands at a position of a segment file.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// A valid frame.
+    Frame(Frame),
+    /// Nothing was written here: a zero length, or the end of the file.
+    End,
+    /// Bytes that are no valid frame.
+    Bad(FrameError),
+}
+
+/// Reads what stands at `position`. Allocates no more than the file holds there.
+pub(super) async fn frame_at(window: &mut Window<'_>, position: u64) -> io::Result<Found> {
+    let head = window.at(position, FRAME_HEADER_LEN).await?;
+    if head.is_empty() {
+        return Ok(Found::End);
+    }
+    let whole = match Frame::decode(&head) {
+        Err(FrameError::Truncated { needed, .. }) => window.at(position, needed).await?,
+        decoded => return Ok(decoded.into()),
+    };
+    Ok(Frame::decode(&whole).into())
+}
+
+impl From<Result<Frame, FrameError>> for Found {
+    fn from(decoded: Result<Frame, FrameError>) -> Self {
+        match decoded {
+            Ok(frame) => Self::Frame(frame),
+            Err(FrameError::End) => Self::End,
+            Err(e) => Self::Bad(e),
+        }
+    }
+}
+
+/// What a segment's frames must fit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    /// The segment's id; `None` until its first frame says it.
+    pub(super) id: Option<u64>,
+    /// The offset of the next record.
+    pub(super) offset: u64,
+}
+
+impl Expected {
+    /// Why a valid frame does not belong here, if it does not.
+    pub(super) fn check(&self, header: &FrameHeader) -> Result<(), DamageReason> {
+        if let Some(expected) = self.id
+            && header.segment_id != expected
+        {
+            return Err(DamageReason::OtherSegment {
+                found: header.segment_id,
+                expected,
+            });
+        }
+        if header.base_offset != self.offset {
+            return Err(DamageReason::Discontinuous(header.base_offset));
+        }
+        Ok(())
+    }
+}
+
+/// Where a walk over a segment's frames stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// At a zero length or the end of the file.
+    End,
+    /// At bytes that do not continue the segment.
+    Bad(DamageReason),
+}
+
+/// Walks the frames of a segment from its first on.
+pub(super) struct Walk<'a> {
+    window: Window<'a>,
+    /// Where the next frame starts.
+    pub(super) position: u64,
+    /// What it must fit.
+    pub(super) expected: Expected,
+}
+
+impl<'a> Walk<'a> {
+    /// From the first frame of a segment that starts at `base_offset`.
+    pub(super) fn new(
+        file: &'a dyn FileHandle,
+        limit: u64,
+        id: Option<u64>,
+        base_offset: u64,
+    ) -> Self {
+        Self::from(
+            Window::new(file, limit),
+            SEGMENT_HEADER_LEN as u64,
+            id,
+            base_offset,
+        )
+    }
+
+    /// From a frame known to start at `position` with `offset`.
+    pub(super) fn from(window: Window<'a>, position: u64, id: Option<u64>, offset: u64) -> Self {
+        Self {
+            window,
+            position,
+            expected: Expected { id, offset },
+        }
+    }
+
+    /// The next frame and where it starts, or why there is none.
+    pub(super) async fn next(&mut self) -> io::Result<Result<(u64, Frame), Stop>> {
+        let frame = match frame_at(&mut self.window, self.position).await? {
+            Found::Frame(frame) => frame,
+            Found::End => return Ok(Err(Stop::End)),
+            Found::Bad(e) => return Ok(Err(Stop::Bad(DamageReason::Frame(e)))),
+        };
+        if let Err(reason) = self.expected.check(&frame.header) {
+            return Ok(Err(Stop::Bad(reason)));
+        }
+        let position = self.position;
+        self.position += frame.encoded_len() as u64;
+        self.expected.id = Some(frame.header.segment_id);
+        self.expected.offset = frame.header.end_offset();
+        Ok(Ok((position, frame)))
+    }
+}
+
+/// What lies behind the last good frame of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Beyond {
+    /// The highest `committed_before` in any valid frame of the segment found there.
+    pub(super) committed_before: u64,
+    /// How many valid frames of the segment were found.
+    pub(super) frames: usize,
+    /// Whether any byte there is not zero.
+    pub(super) has_data: bool,
+}
+
+/// Searches a file from `start` on for frames that carry the segment's id, at any position, until
+/// `max_zeros` bytes in a row were zero or the file ends. Without an id (a double fault: no manifest
+/// line and no first frame) any valid frame counts whose offset the segment could hold.
+///
+/// A frame that a client put into a record's value does not count: it can't know the id.
+pub(super) async fn search_beyond(
+    file: &dyn FileHandle,
+    start: u64,
+    id: Option<u64>,
+    base_offset: u64,
+    max_zeros: u64,
+) -> io::Result<Beyond> {
+    let end = file.len().await?;
+    let mut window = Window::new(file, end);
+    let mut beyond = Beyond::default();
+    let mut position = start;
+    let mut last_data = start;
+    while position < end && position - last_data <= max_zeros {
+        let piece = window.at(position, FRAME_HEADER_LEN).await?;
+        if piece.is_empty() {
+            break;
+        }
+        if let Some(at) = piece.iter().rposition(|&b| b != 0) {
+            beyond.has_data = true;
+            last_data = position + at as u64;
+            for at in candidates(&piece, id, base_offset) {
+                let mut probe = Window::new(file, end).with_piece_len(FRAME_HEADER_LEN);
+                if let Found::Frame(frame) = frame_at(&mut probe, position + at as u64).await?
+                    && id.is_none_or(|id| id == frame.header.segment_id)
+                {
+                    beyond.frames += 1;
+                    beyond.committed_before =
+                        beyond.committed_before.max(frame.header.committed_before);
+                }
+            }
+        }
+        // Overlap, so that a header across two pieces is seen whole in the second.
+        let step = piece.len().saturating_sub(FRAME_HEADER_LEN - 1).max(1);
+        position += step as u64;
+    }
+    Ok(beyond)
+}
+
+/// The positions in `piece` at which a frame of the segment could start, by a look that costs no
+/// checksum. Every position whose header lies in the piece is judged.
+fn candidates(piece: &Bytes, id: Option<u64>, base_offset: u64) -> Vec<usize> {
+    let plausible = |at: &usize| {
+        piece
+            .get(*at..)
+            .and_then(|b| FrameHeader::decode(b).ok())
+            .is_some_and(|(header, _)| {
+                header.base_offset >= base_offset && header.committed_before <= header.base_offset
+            })
+    };
+    match id {
+        Some(id) => memchr::memmem::find_iter(piece, &id.to_be_bytes())
+            .filter_map(|at| at.checked_sub(SEGMENT_ID_POSITION))
+            .filter(plausible)
+            .collect(),
+        None => (0..piece.len().saturating_sub(FRAME_HEADER_LEN - 1))
+            .filter(|&at| length_is_plausible(piece, at))
+            .filter(plausible)
+            .collect(),
+    }
+}
+
+/// Whether the length at `at` is one a frame can have, as a first and cheapest look.
+fn length_is_plausible(piece: &Bytes, at: usize) -> bool {
+    piece
+        .get(at..at + 4)
+        .is_some_and(|mut b| b.get_u32() as usize >= FRAME_HEADER_LEN - FRAME_PREFIX_LEN)
+}

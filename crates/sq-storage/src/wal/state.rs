@@ -1,0 +1,186 @@
+//! What the writer and the readers of a partition share.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use sq_sim::FileHandle;
+use tokio::sync::{OnceCell, watch};
+
+use super::segment::SegmentName;
+
+/// A frame's place is remembered for every so many bytes of a segment.
+const INDEX_INTERVAL_BYTES: u64 = 32 * 1024;
+
+/// One segment as readers see it.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) id: u64,
+    pub(super) ordinal: u32,
+    pub(super) name: SegmentName,
+    pub(super) path: PathBuf,
+    extent: Mutex<Extent>,
+    /// What is known of the frames' places. Filled by the writer as it writes, or by the first
+    /// reader of a segment that was sealed before the partition was opened.
+    pub(super) index: OnceCell<Mutex<Index>>,
+    /// The reader's handle, opened with the first read.
+    pub(super) handle: OnceCell<Arc<dyn FileHandle>>,
+}
+
+/// How much of a segment may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// The offset behind its last readable record.
+    pub(super) end_offset: u64,
+    /// The bytes up to there.
+    pub(super) bytes: u64,
+}
+
+impl Segment {
+    pub(super) fn new(
+        id: u64,
+        ordinal: u32,
+        name: SegmentName,
+        path: PathBuf,
+        extent: Extent,
+    ) -> Self {
+        Self {
+            id,
+            ordinal,
+            name,
+            path,
+            extent: Mutex::new(extent),
+            index: OnceCell::new(),
+            handle: OnceCell::new(),
+        }
+    }
+
+    pub(super) fn with_index(self, index: Index) -> Self {
+        Self {
+            index: OnceCell::new_with(Some(Mutex::new(index))),
+            ..self
+        }
+    }
+
+    pub(super) fn extent(&self) -> Extent {
+        *lock(&self.extent)
+    }
+
+    pub(super) fn extend(&self, extent: Extent) {
+        *lock(&self.extent) = extent;
+    }
+}
+
+/// Where some frames of a segment stand, in the order of their offsets.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Index {
+    entries: Vec<IndexEntry>,
+    max_timestamp_ms: Option<i64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct IndexEntry {
+    offset: u64,
+    position: u64,
+    /// The greatest timestamp of any frame before this one.
+    max_timestamp_before_ms: Option<i64>,
+}
+
+impl Index {
+    /// Notes a frame; frames come in the order of their offsets.
+    pub(super) fn note(&mut self, offset: u64, position: u64, max_timestamp_ms: i64) {
+        let due = self
+            .entries
+            .last()
+            .is_none_or(|e| position - e.position >= INDEX_INTERVAL_BYTES);
+        if due {
+            let max_timestamp_before_ms = self.max_timestamp_ms;
+            self.entries.push(IndexEntry {
+                offset,
+                position,
+                max_timestamp_before_ms,
+            });
+        }
+        self.max_timestamp_ms = self.max_timestamp_ms.max(Some(max_timestamp_ms));
+    }
+
+    /// A frame at or before the one that holds `offset`: its offset and position.
+    pub(super) fn before_offset(&self, offset: u64) -> Option<(u64, u64)> {
+        let behind = self.entries.partition_point(|e| e.offset <= offset);
+        self.entries
+            .get(behind.checked_sub(1)?)
+            .map(|e| (e.offset, e.position))
+    }
+
+    /// A frame at or before the first one whose greatest timestamp is at least `timestamp_ms`.
+    pub(super) fn before_timestamp(&self, timestamp_ms: i64) -> Option<(u64, u64)> {
+        let behind = self
+            .entries
+            .partition_point(|e| e.max_timestamp_before_ms.is_none_or(|t| t < timestamp_ms));
+        self.entries
+            .get(behind.checked_sub(1)?)
+            .map(|e| (e.offset, e.position))
+    }
+
+    /// The greatest timestamp of any frame.
+    pub(super) fn max_timestamp_ms(&self) -> Option<i64> {
+        self.max_timestamp_ms
+    }
+}
+
+/// The state of a partition's log that its writer publishes.
+#[derive(Debug)]
+pub(super) struct LogState {
+    segments: RwLock<Arc<Vec<Arc<Segment>>>>,
+    start: AtomicU64,
+    end: watch::Sender<u64>,
+}
+
+impl LogState {
+    pub(super) fn new(segments: Vec<Arc<Segment>>, start: u64, end: u64) -> Self {
+        Self {
+            segments: RwLock::new(Arc::new(segments)),
+            start: AtomicU64::new(start),
+            end: watch::Sender::new(end),
+        }
+    }
+
+    /// The segments, oldest first.
+    pub(super) fn segments(&self) -> Arc<Vec<Arc<Segment>>> {
+        Arc::clone(&self.segments.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn push(&self, segment: Arc<Segment>) {
+        let mut slot = self
+            .segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        Arc::make_mut(&mut slot).push(segment);
+    }
+
+    pub(super) fn start(&self) -> u64 {
+        self.start.load(Ordering::Acquire)
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        *self.end.borrow()
+    }
+
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.end.subscribe()
+    }
+
+    /// Makes everything below `end` readable. The end never moves backwards.
+    pub(super) fn publish(&self, end: u64) {
+        self.end.send_if_modified(|current| {
+            let forward = end > *current;
+            *current = end.max(*current);
+            forward
+        });
+    }
+}
+
+/// Locks a mutex whose data is whole at every unlock, so that a panic elsewhere spoils nothing.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

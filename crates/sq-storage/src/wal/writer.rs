@@ -1,0 +1,740 @@
+//! The writer of a partition's log.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use sq_sim::{Clock, DurableWriteError, FileHandle, FileSystem, SystemClock};
+use tokio::time::Instant;
+
+use super::config::{Rotation, WalConfig};
+use super::manifest::{Manifest, ManifestEntry, Seal};
+use super::reader::LogReader;
+use super::recovery::{Place, Recovered, RecoveryReport, recover};
+use super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentName};
+use super::state::{Extent, Index, LogState, Segment, lock};
+use crate::error::{Error, Result};
+use crate::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
+use crate::record::{Header, Record, encode_record};
+use crate::topic::TopicName;
+
+/// Each write ends at a multiple of this, padded with zeros: a partial page that is not in the cache
+/// would first be read back.
+const PAGE_LEN: usize = 4096;
+
+/// The most buffers handed to one write; Linux takes 1,024 (`IOV_MAX`).
+const MAX_WRITE_BUFFERS: usize = 1000;
+
+static ZERO_PAGE: [u8; PAGE_LEN] = [0; PAGE_LEN];
+
+/// Opaque bytes that carry some records: stored and read back byte for byte.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The bytes, in parts that are written one behind the other without being copied together.
+    pub payload: Vec<Bytes>,
+    /// How many offsets the batch takes; at least 1.
+    pub record_count: u32,
+    /// The greatest timestamp of its records in milliseconds since the epoch, -1 for none.
+    pub max_timestamp_ms: i64,
+    /// The epoch of the leader that appends it; 0 where there is only one.
+    pub leader_epoch: u32,
+}
+
+impl Batch {
+    /// The bytes that the batch takes in a segment.
+    pub fn frame_len(&self) -> usize {
+        FRAME_HEADER_LEN + self.payload.iter().map(Bytes::len).sum::<usize>()
+    }
+}
+
+/// A segment that takes no further append.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClosedSegment {
+    /// Its file.
+    pub path: PathBuf,
+    /// The offsets of its records.
+    pub offsets: Range<u64>,
+    /// Its id.
+    pub id: u64,
+    /// The bytes of its header and frames.
+    pub bytes: u64,
+}
+
+/// The one writer of a partition's log.
+///
+/// An offset is handed out only once its record is durable. An append that fails has appended
+/// nothing: the next one gets the same offset. A failed sync, and a call whose future was dropped
+/// while a write was under way, end the file; the next append goes to a fresh one.
+///
+/// Two writers on one partition at a time would destroy each other's work: lock the data directory.
+pub struct WalWriter<F: FileSystem> {
+    fs: Arc<F>,
+    config: WalConfig,
+    topic: TopicName,
+    partition: u32,
+    clock: Arc<dyn Clock>,
+    place: Place,
+    active_segment: Option<Box<dyn FileHandle>>,
+    segment_base_offset: u64,
+    /// Where the next frame starts, in bytes.
+    segment_position: u64,
+    next_offset: u64,
+    segment_opened_at: Instant,
+    /// How old the segment already was then, from before a restart.
+    segment_age_when_opened: Duration,
+    /// What the readers see of the active segment.
+    segment: Option<Arc<Segment>>,
+    /// The highest `committed_before` that a frame of the active segment says.
+    told_committed: u64,
+    /// A write is under way; still set at the next call, it was dropped and its fate is unknown.
+    write_under_way: bool,
+    /// What the manifest does not say yet: segments that ended, and the one that began.
+    unlisted: Vec<ManifestEntry>,
+    closed: Vec<ClosedSegment>,
+    next_ordinal: u32,
+    poisoned_in_a_row: u32,
+    manifest: Manifest,
+    state: Arc<LogState>,
+    report: RecoveryReport,
+}
+
+impl<F: FileSystem> WalWriter<F> {
+    /// Recovers what is on disk, on the system's clock, and continues it. Creates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], [`Error::MissingSegment`], [`Error::WrongLength`] and
+    /// [`Error::SegmentHeader`] where acknowledged data is not what it was; nothing is changed then.
+    /// [`Error::Io`] where the file system fails.
+    pub async fn new(
+        fs: Arc<F>,
+        config: WalConfig,
+        topic: TopicName,
+        partition: u32,
+    ) -> Result<Self> {
+        Self::with_clock(fs, config, topic, partition, Arc::new(SystemClock)).await
+    }
+
+    /// [`new`](Self::new) on another clock.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub async fn with_clock(
+        fs: Arc<F>,
+        config: WalConfig,
+        topic: TopicName,
+        partition: u32,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let topic_dir = config.data_dir.join(topic.as_str());
+        let place = Place {
+            dir: topic_dir.join(partition.to_string()),
+            parents: vec![topic_dir, config.data_dir.clone()],
+            header: SegmentHeader::new(&topic, partition),
+        };
+        let recovered = recover(&*fs, &config, &place, &*clock).await?;
+        Ok(Self::continue_from(
+            fs, config, topic, partition, clock, place, recovered,
+        ))
+    }
+
+    fn continue_from(
+        fs: Arc<F>,
+        config: WalConfig,
+        topic: TopicName,
+        partition: u32,
+        clock: Arc<dyn Clock>,
+        place: Place,
+        recovered: Recovered,
+    ) -> Self {
+        let start = recovered.segments.first().map_or(0, |s| s.name.base_offset);
+        let next_offset = recovered.next_offset;
+        let mut writer = Self {
+            segment_base_offset: next_offset,
+            segment_position: 0,
+            segment_opened_at: clock.now(),
+            fs,
+            config,
+            topic,
+            partition,
+            clock,
+            place,
+            active_segment: None,
+            next_offset,
+            segment_age_when_opened: Duration::ZERO,
+            segment: None,
+            told_committed: 0,
+            write_under_way: false,
+            unlisted: recovered.retired.into_iter().collect(),
+            closed: Vec::new(),
+            next_ordinal: recovered.next_ordinal,
+            poisoned_in_a_row: 0,
+            manifest: recovered.manifest,
+            state: Arc::new(LogState::new(recovered.segments, start, next_offset)),
+            report: recovered.report,
+        };
+        if let Some(active) = recovered.active {
+            writer.segment_base_offset = active.segment.name.base_offset;
+            writer.segment_position = active.segment.extent().bytes;
+            writer.segment_age_when_opened = active.age;
+            writer.told_committed = active.told_committed;
+            writer.active_segment = Some(active.file);
+            writer.segment = Some(active.segment);
+        }
+        writer
+    }
+
+    /// The topic.
+    pub fn topic(&self) -> &TopicName {
+        &self.topic
+    }
+
+    /// The partition.
+    pub fn partition(&self) -> u32 {
+        self.partition
+    }
+
+    /// The directory that holds the partition's files.
+    pub fn dir(&self) -> &Path {
+        &self.place.dir
+    }
+
+    /// The offset that the next record will get.
+    pub fn next_offset(&self) -> u64 {
+        self.next_offset
+    }
+
+    /// What opening the partition found and did.
+    pub fn recovery_report(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    /// A reader of this log, which follows what the writer appends.
+    pub fn reader(&self) -> LogReader<F> {
+        LogReader::new(Arc::clone(&self.fs), Arc::clone(&self.state))
+    }
+
+    /// The segments that were closed since the last call, by rotation or by a failure.
+    pub fn take_closed(&mut self) -> Vec<ClosedSegment> {
+        std::mem::take(&mut self.closed)
+    }
+
+    /// Lifts the read-only state that several failed files in a row bring about.
+    pub fn allow_writes(&mut self) {
+        self.poisoned_in_a_row = 0;
+    }
+
+    /// Appends one record and returns its offset once it is durable.
+    ///
+    /// `timestamp_ms` counts from the Unix epoch.
+    ///
+    /// # Errors
+    /// Nothing was appended; [`Error::action`] says what to do.
+    pub async fn append(
+        &mut self,
+        key: Option<&[u8]>,
+        value: &[u8],
+        headers: &[Header],
+        timestamp_ms: u64,
+    ) -> Result<u64> {
+        let body = encode_record(key, Some(value), headers)?;
+        self.append_encoded(body, timestamp_ms).await
+    }
+
+    /// Appends one record, whose value may be null, and returns its offset once it is durable.
+    ///
+    /// # Errors
+    /// As for [`append`](Self::append).
+    pub async fn append_record(&mut self, record: &Record, timestamp_ms: u64) -> Result<u64> {
+        self.append_encoded(record.encode()?, timestamp_ms).await
+    }
+
+    async fn append_encoded(&mut self, body: Bytes, timestamp_ms: u64) -> Result<u64> {
+        let max_timestamp_ms =
+            i64::try_from(timestamp_ms).map_err(|_| Error::Timestamp(timestamp_ms))?;
+        let offset = self.next_offset;
+        let batch = Batch {
+            payload: vec![body],
+            record_count: 1,
+            max_timestamp_ms,
+            leader_epoch: 0,
+        };
+        self.append_frames(FrameKind::Record, std::slice::from_ref(&batch))
+            .await?;
+        Ok(offset)
+    }
+
+    /// Appends as many of `batches`, from the first on, as go into one segment with one write and
+    /// one sync, and returns how many that were: at least one, unless `batches` is empty.
+    ///
+    /// Their offsets are consecutive from [`next_offset`](Self::next_offset) on.
+    ///
+    /// # Errors
+    /// Nothing was appended; [`Error::action`] says what to do.
+    pub async fn append_batches(&mut self, batches: &[Batch]) -> Result<usize> {
+        self.append_frames(FrameKind::Batch, batches).await
+    }
+
+    async fn append_frames(&mut self, kind: FrameKind, batches: &[Batch]) -> Result<usize> {
+        let Some(first) = batches.first() else {
+            return Ok(0);
+        };
+        self.check(first, self.next_offset)?;
+        self.retire_if_abandoned();
+        if self.poisoned_in_a_row >= self.config.max_poisoned_in_a_row {
+            let (path, poisoned_in_a_row) = (self.place.dir.clone(), self.poisoned_in_a_row);
+            return Err(Error::ReadOnly {
+                path,
+                poisoned_in_a_row,
+            });
+        }
+        if self.active_segment.is_none() || self.is_full_for(first) {
+            self.open_segment().await?;
+        }
+        let group = self.group(kind, batches)?;
+        let Some(segment) = self.segment.clone() else {
+            return Ok(0);
+        };
+        self.write(group.buffers, group.bytes, true).await?;
+        {
+            let index = segment.index.get();
+            let mut index = index.map(lock);
+            for (offset, position, timestamp) in group.places {
+                if let Some(index) = index.as_mut() {
+                    index.note(offset, position, timestamp);
+                }
+            }
+        }
+        self.told_committed = self.next_offset;
+        self.next_offset = group.end_offset;
+        self.poisoned_in_a_row = 0;
+        let bytes = self.segment_position;
+        segment.extend(Extent {
+            end_offset: self.next_offset,
+            bytes,
+        });
+        self.state.publish(self.next_offset);
+        Ok(group.count)
+    }
+
+    /// Whether a batch can be appended at `offset` at all.
+    fn check(&self, batch: &Batch, offset: u64) -> Result<()> {
+        let (bytes, limit) = (batch.frame_len(), self.config.max_frame_bytes);
+        if bytes > limit {
+            return Err(Error::TooLarge { bytes, limit });
+        }
+        if batch.record_count == 0 {
+            return Err(Error::EmptyBatch);
+        }
+        match offset.checked_add(u64::from(batch.record_count)) {
+            Some(_) => Ok(()),
+            None => Err(Error::OffsetsExhausted(offset)),
+        }
+    }
+
+    /// Whether the active segment has to be closed before `batch`.
+    fn is_full_for(&self, batch: &Batch) -> bool {
+        if self.config.rotation == Rotation::External || self.segment_is_empty() {
+            return false;
+        }
+        let age = self
+            .clock
+            .now()
+            .saturating_duration_since(self.segment_opened_at);
+        age.saturating_add(self.segment_age_when_opened) >= self.config.max_segment_age
+            || !self.has_room(self.segment_position, batch.frame_len())
+    }
+
+    fn segment_is_empty(&self) -> bool {
+        self.segment_base_offset == self.next_offset
+    }
+
+    /// Whether a frame at `position` leaves the segment within its size, and room for a mark.
+    fn has_room(&self, position: u64, frame_len: usize) -> bool {
+        let len = (frame_len + FRAME_HEADER_LEN) as u64;
+        position.saturating_add(len) <= self.config.max_segment_bytes
+    }
+
+    /// Lays out one write: the first batch, and those behind it that still fit.
+    fn group(&self, kind: FrameKind, batches: &[Batch]) -> Result<Group> {
+        let append_time_ms = self.clock.wall_ms();
+        let (segment_id, ordinal) = self.segment.as_ref().map_or((0, 0), |s| (s.id, s.ordinal));
+        let mut headers = BytesMut::with_capacity(FRAME_HEADER_LEN * batches.len());
+        let mut group = Group {
+            end_offset: self.next_offset,
+            ..Group::default()
+        };
+        for batch in batches {
+            let (position, len) = (self.segment_position + group.bytes, batch.frame_len());
+            let buffers = group.buffers.len() + batch.payload.len() + 2;
+            let fits = self.check(batch, group.end_offset).is_ok()
+                && buffers <= MAX_WRITE_BUFFERS
+                && (self.config.rotation == Rotation::External || self.has_room(position, len));
+            if group.count > 0 && !fits {
+                break;
+            }
+            let header = FrameHeader {
+                segment_id,
+                base_offset: group.end_offset,
+                committed_before: self.next_offset,
+                max_timestamp_ms: batch.max_timestamp_ms,
+                append_time_ms,
+                record_count: batch.record_count,
+                leader_epoch: batch.leader_epoch,
+                ordinal,
+                kind,
+            };
+            header
+                .encode(&batch.payload, &mut headers)
+                .map_err(|e| Error::TooLarge {
+                    bytes: e.0,
+                    limit: u32::MAX as usize,
+                })?;
+            group.buffers.push(headers.split().freeze());
+            group
+                .buffers
+                .extend(batch.payload.iter().filter(|p| !p.is_empty()).cloned());
+            group
+                .places
+                .push((group.end_offset, position, batch.max_timestamp_ms));
+            group.end_offset = header.end_offset();
+            group.bytes += len as u64;
+            group.count += 1;
+        }
+        Ok(group)
+    }
+
+    /// Writes buffers of `bytes` bytes at the segment's position, padded to the page, and moves the
+    /// position behind them.
+    async fn write(&mut self, mut buffers: Vec<Bytes>, bytes: u64, sync: bool) -> Result<()> {
+        let (Some(file), Some(segment)) = (&self.active_segment, &self.segment) else {
+            return Ok(());
+        };
+        let position = self.segment_position;
+        let end = position + bytes;
+        let padding = end.next_multiple_of(PAGE_LEN as u64) - end;
+        if let Some(zeros) = usize::try_from(padding)
+            .ok()
+            .and_then(|len| ZERO_PAGE.get(..len))
+            && !zeros.is_empty()
+        {
+            buffers.push(Bytes::from_static(zeros));
+        }
+        self.write_under_way = true;
+        let written = if sync {
+            file.write_and_sync_at(position, &buffers).await
+        } else {
+            file.write_at(position, &buffers)
+                .await
+                .map_err(DurableWriteError::Write)
+        };
+        let path = segment.path.clone();
+        match written {
+            Ok(()) => {
+                self.write_under_way = false;
+                self.segment_position += bytes;
+                Ok(())
+            }
+            Err(DurableWriteError::Write(source)) => {
+                // What was written of it is overwritten by the next frame; cutting it off as well
+                // leaves nothing behind a shorter one.
+                let cut = is_out_of_space(&source) && file.set_len(position).await.is_ok();
+                self.write_under_way = false;
+                if !cut {
+                    self.poison();
+                }
+                Err(Error::Write {
+                    path,
+                    position,
+                    source,
+                })
+            }
+            Err(DurableWriteError::Sync(source)) => {
+                self.write_under_way = false;
+                self.poison();
+                Err(Error::Sync { path, source })
+            }
+        }
+    }
+
+    /// Ends the active file after a failure: nothing is ever written to it again.
+    fn poison(&mut self) {
+        self.poisoned_in_a_row = self.poisoned_in_a_row.saturating_add(1);
+        self.retire();
+    }
+
+    /// Ends the active file if an earlier call was dropped while it wrote.
+    fn retire_if_abandoned(&mut self) {
+        if std::mem::take(&mut self.write_under_way) {
+            self.retire();
+        }
+    }
+
+    /// Lets go of the active segment; it ends at what is acknowledged.
+    fn retire(&mut self) {
+        self.active_segment = None;
+        let Some(segment) = self.segment.take() else {
+            return;
+        };
+        let extent = segment.extent();
+        self.unlisted.push(ManifestEntry {
+            id: segment.id,
+            ordinal: segment.ordinal,
+            name: segment.name,
+            seal: Some(Seal::from(extent)),
+        });
+        self.closed.push(ClosedSegment {
+            path: segment.path.clone(),
+            offsets: segment.name.base_offset..extent.end_offset,
+            id: segment.id,
+            bytes: extent.bytes,
+        });
+    }
+
+    /// Creates the next segment and makes it the active one. Where that fails, the segment before
+    /// it stays as it is.
+    async fn open_segment(&mut self) -> Result<()> {
+        let base_offset = self.next_offset;
+        let id = self.config.segment_ids.draw();
+        let (name, file) = self.create_file(base_offset, id).await?;
+        let path = self.place.dir.join(name.file_name());
+        if let Err(e) = self.finish_file(&*file, &path).await {
+            // Best effort: an empty file that stays is removed when the partition is next opened.
+            let _ = self.fs.remove_file(&path).await;
+            return Err(e);
+        }
+        // From here to the cut there is no await: a call that is dropped leaves one segment active
+        // or the other, and no operation under way on the one that takes the next write.
+        let filled = self.take_active();
+        let ordinal = self.next_ordinal;
+        self.next_ordinal = self.next_ordinal.saturating_add(1);
+        let bytes = SEGMENT_HEADER_LEN as u64;
+        let extent = Extent {
+            end_offset: base_offset,
+            bytes,
+        };
+        let segment = Segment::new(id, ordinal, name, path, extent);
+        let segment = Arc::new(segment.with_index(Index::default()));
+        self.state.push(Arc::clone(&segment));
+        self.active_segment = Some(file);
+        self.segment = Some(segment);
+        self.segment_base_offset = base_offset;
+        self.segment_position = bytes;
+        self.segment_opened_at = self.clock.now();
+        self.segment_age_when_opened = Duration::ZERO;
+        self.told_committed = 0;
+        self.unlisted.push(ManifestEntry {
+            id,
+            ordinal,
+            name,
+            seal: None,
+        });
+        cut_padding(filled).await;
+        self.list_in_manifest().await;
+        Ok(())
+    }
+
+    /// Creates a file under the plain name, or with the id in it where an older one has that.
+    async fn create_file(
+        &self,
+        base_offset: u64,
+        id: u64,
+    ) -> Result<(SegmentName, Box<dyn FileHandle>)> {
+        let dir = &self.place.dir;
+        self.fs
+            .create_dir_all(dir)
+            .await
+            .map_err(Error::io("create", dir))?;
+        let plain = SegmentName {
+            base_offset,
+            id: None,
+        };
+        let path = dir.join(plain.file_name());
+        match self.fs.create_new(&path).await {
+            Ok(file) => return Ok((plain, file)),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(Error::io("create", path)(e)),
+        }
+        let name = SegmentName {
+            base_offset,
+            id: Some(id),
+        };
+        let path = dir.join(name.file_name());
+        let file = self
+            .fs
+            .create_new(&path)
+            .await
+            .map_err(Error::io("create", path))?;
+        Ok((name, file))
+    }
+
+    /// Writes a new file's header and makes it and its name durable.
+    async fn finish_file(&self, file: &dyn FileHandle, path: &Path) -> Result<()> {
+        let header = Bytes::copy_from_slice(&self.place.header.encode());
+        file.write_at(0, &[header])
+            .await
+            .map_err(Error::io("write", path))?;
+        file.sync_all().await.map_err(Error::io("sync", path))?;
+        let dir = &self.place.dir;
+        self.fs
+            .sync_dir(dir)
+            .await
+            .map_err(Error::io("sync", dir))?;
+        if self.state.segments().is_empty() {
+            // The partition's first file: the names above it are new too.
+            for parent in &self.place.parents {
+                self.fs
+                    .sync_dir(parent)
+                    .await
+                    .map_err(Error::io("sync", parent))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of the active segment, all of whose records are durable, and returns its file and the
+    /// length of what it holds.
+    fn take_active(&mut self) -> Option<(Box<dyn FileHandle>, u64)> {
+        let file = self.active_segment.take()?;
+        self.retire();
+        Some((file, self.segment_position))
+    }
+
+    /// Tells the manifest of segments that ended and of one that began. It is evidence for recovery
+    /// and nothing waits for it, so a failure is logged and made good with the next line.
+    async fn list_in_manifest(&mut self) {
+        let lines = std::mem::take(&mut self.unlisted);
+        if lines.is_empty() {
+            return;
+        }
+        if let Err(error) = self.manifest.record(&*self.fs, &lines).await {
+            tracing::warn!(dir = %self.place.dir.display(), %error, "manifest not written");
+        }
+    }
+
+    /// Writes a mark where no frame says yet that the last records are committed. Call it when the
+    /// partition was idle for a moment, so that damage can be told from a tear after a crash. The
+    /// mark is not synced: losing it loses no record.
+    ///
+    /// # Errors
+    /// As for [`append`](Self::append), and with the same consequences for the file.
+    pub async fn mark(&mut self) -> Result<()> {
+        self.write_mark(false).await
+    }
+
+    async fn write_mark(&mut self, sync: bool) -> Result<()> {
+        self.retire_if_abandoned();
+        let Some(segment) = self.segment.clone() else {
+            return Ok(());
+        };
+        if self.told_committed >= self.next_offset || self.segment_is_empty() {
+            return Ok(());
+        }
+        let header = FrameHeader {
+            segment_id: segment.id,
+            base_offset: self.next_offset,
+            committed_before: self.next_offset,
+            max_timestamp_ms: -1,
+            append_time_ms: self.clock.wall_ms(),
+            record_count: 0,
+            leader_epoch: 0,
+            ordinal: segment.ordinal,
+            kind: FrameKind::Mark,
+        };
+        let mut buffer = BytesMut::with_capacity(FRAME_HEADER_LEN);
+        header
+            .encode(&[], &mut buffer)
+            .map_err(|e| Error::TooLarge {
+                bytes: e.0,
+                limit: u32::MAX as usize,
+            })?;
+        self.write(vec![buffer.freeze()], FRAME_HEADER_LEN as u64, sync)
+            .await?;
+        self.told_committed = self.next_offset;
+        Ok(())
+    }
+
+    /// Seals the active segment and returns what it holds; `None` if there is none, or no record in
+    /// it. The next append opens another.
+    ///
+    /// # Errors
+    /// [`Error::Sync`] or [`Error::Write`] if the seal could not be made durable: every acknowledged
+    /// record is as durable as before, and the segment takes no further append.
+    pub async fn close_active_segment(&mut self) -> Result<Option<ClosedSegment>> {
+        self.write_mark(true).await?;
+        if self.segment.is_none() || self.segment_is_empty() {
+            return Ok(None);
+        }
+        if let Some(segment) = &self.segment {
+            let bytes = self.segment_position;
+            segment.extend(Extent {
+                end_offset: self.next_offset,
+                bytes,
+            });
+        }
+        let filled = self.take_active();
+        let closed = self.closed.pop();
+        cut_padding(filled).await;
+        self.list_in_manifest().await;
+        Ok(closed)
+    }
+
+    /// Closes the log: everything acknowledged is marked as committed, durably. The segment goes on
+    /// as the active one when the partition is opened again.
+    ///
+    /// # Errors
+    /// [`Error::Sync`] or [`Error::Write`]: opening will recover as after a crash. Every
+    /// acknowledged record is as durable as before.
+    pub async fn close(mut self) -> Result<()> {
+        self.write_mark(true).await?;
+        if let (Some(file), Some(segment)) = (&self.active_segment, &self.segment) {
+            file.sync_data().await.map_err(|source| Error::Sync {
+                path: segment.path.clone(),
+                source,
+            })?;
+        }
+        self.list_in_manifest().await;
+        Ok(())
+    }
+}
+
+impl<F: FileSystem> std::fmt::Debug for WalWriter<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WalWriter")
+            .field("topic", &self.topic)
+            .field("partition", &self.partition)
+            .field("segment_base_offset", &self.segment_base_offset)
+            .field("segment_position", &self.segment_position)
+            .field("next_offset", &self.next_offset)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One write: frames laid out behind each other.
+#[derive(Default)]
+struct Group {
+    buffers: Vec<Bytes>,
+    /// Each frame's base offset, position and greatest timestamp.
+    places: Vec<(u64, u64, i64)>,
+    bytes: u64,
+    end_offset: u64,
+    count: usize,
+}
+
+/// Cuts a segment that takes no further write down to what it holds.
+async fn cut_padding(filled: Option<(Box<dyn FileHandle>, u64)>) {
+    if let Some((file, length)) = filled {
+        // A file that stays longer than its records is only untidy.
+        let _ = file.set_len(length).await;
+    }
+}
+
+/// Whether a write failed for want of space, which leaves the file's earlier bytes alone.
+fn is_out_of_space(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull, WriteZero};
+    matches!(
+        error.kind(),
+        StorageFull | QuotaExceeded | FileTooLarge | WriteZero
+    )
+}
