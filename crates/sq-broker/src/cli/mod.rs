@@ -1,0 +1,1 @@
+//! The commands of `sq` that are not `serve`.

@@ -1,0 +1,434 @@
+//! `sq.toml`: from text to settings, each error with its key.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::{Table, Value};
+
+use super::nearest::{nearest, suggestion};
+use super::topic::{TopicConfigError, TopicKey};
+use super::{AddressError, Config, HostPort};
+
+/// An `sq.toml` that says what is so anyway.
+pub const EXAMPLE: &str = r#"# What stands here is what holds without a file.
+
+# Where to listen, and what to tell clients to connect to: by default, where the broker listens.
+# An address that stands for all of the machine's own (0.0.0.0, [::]) needs `advertise`.
+listen = "127.0.0.1:9092"
+# advertise = "broker.example.net:9092"
+
+data_dir = "./sq-data"
+
+# A topic that a client asks about and that is not there is created, with so many partitions.
+auto_create_topics = true
+default_partitions = 1
+
+# How long a producer that sends nothing is remembered, so that a retry is recognised.
+producer_id_expiry_ms = 86400000
+
+# How long after its last append an idle partition writes down what is durable.
+idle_mark_ms = 100
+
+# What a topic has where its creation says nothing. The names are Kafka's. -1: no bound.
+[topic]
+max.message.bytes = 1048588
+retention.bytes = -1
+retention.ms = 604800000
+segment.bytes = 1073741824
+segment.ms = 604800000
+
+[limits]
+# The largest request.
+max_frame_bytes = 104857600
+max_connections = 1024
+# Bytes of requests that are being served, of one connection and of all.
+connection_in_flight_bytes = 134217728
+node_in_flight_bytes = 536870912
+# Bytes of one fetch response (a first batch is whole even if it is larger), and of all of them.
+max_fetch_bytes = 57671680
+fetch_memory_bytes = 536870912
+# Bytes of one batch decompressed, which only a lookup by timestamp does.
+max_decompressed_bytes = 134217728
+"#;
+
+/// Why settings are refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// The text is not TOML.
+    #[error("not TOML: {reason}")]
+    Syntax {
+        /// What the parser says, with line and column.
+        reason: String,
+    },
+    /// There is no such key.
+    #[error("unknown key {key}{}", suggestion(*nearest))]
+    UnknownKey {
+        /// The key, its tables before it.
+        key: String,
+        /// The key it is nearest to, if it is near to any.
+        nearest: Option<&'static str>,
+    },
+    /// A value of another type.
+    #[error("{key}: {wanted} is wanted, this is {found}")]
+    WrongType {
+        /// The key.
+        key: &'static str,
+        /// What the value should be.
+        wanted: &'static str,
+        /// What it is.
+        found: &'static str,
+    },
+    /// A number out of range.
+    #[error("{key}: {value} is not between {least} and {most}")]
+    OutOfRange {
+        /// The key.
+        key: &'static str,
+        /// What was given.
+        value: i64,
+        /// The least it may be.
+        least: i64,
+        /// The most it may be.
+        most: i64,
+    },
+    /// A text that is no address.
+    #[error("{key}: {source}")]
+    Address {
+        /// The key.
+        key: &'static str,
+        /// What is wrong with it.
+        source: AddressError,
+    },
+    /// A path that is empty.
+    #[error("{key}: a path is needed")]
+    EmptyPath {
+        /// The key.
+        key: &'static str,
+    },
+    /// A topic's default that no topic could have.
+    #[error("topic.{0}")]
+    Topic(#[from] TopicConfigError),
+    /// Clients would be told to connect to all of their own machine's addresses, or to no port.
+    #[error(
+        "advertise: clients can't connect to {advertise}; give a host and port that they can reach"
+    )]
+    UnreachableAdvertise {
+        /// What was given.
+        advertise: HostPort,
+    },
+    /// Clients would be told to connect to all of their own machine's addresses.
+    #[error(
+        "listen: {listen} is every address of this machine, and clients need one that they can reach: \
+         set advertise (or --advertise HOST:PORT)"
+    )]
+    AdvertiseNeeded {
+        /// Where to listen.
+        listen: HostPort,
+    },
+    /// A bound that another makes meaningless.
+    #[error("{inner_key} ({inner}) is more than {outer_key} ({outer}), which contains it")]
+    LimitBeyond {
+        /// The key that is too large.
+        inner_key: &'static str,
+        /// Its value.
+        inner: usize,
+        /// The key that contains it.
+        outer_key: &'static str,
+        /// Its value.
+        outer: usize,
+    },
+}
+
+/// A setting of the file that is not a topic's.
+type Setter = fn(&mut Config, &'static str, &Value) -> Result<(), ConfigError>;
+
+/// The most that a frame's own length can say, in bytes.
+const FRAME: i64 = i32::MAX as i64;
+/// More memory than a machine has, in bytes.
+const MEMORY: i64 = 1 << 44;
+
+const SETTINGS: [(&str, Setter); 14] = [
+    ("listen", |c, key, v| set(&mut c.listen, address(key, v)?)),
+    ("advertise", |c, key, v| {
+        set(&mut c.advertise, Some(address(key, v)?))
+    }),
+    ("data_dir", |c, key, v| set(&mut c.data_dir, path(key, v)?)),
+    ("auto_create_topics", |c, key, v| {
+        set(&mut c.auto_create_topics, boolean(key, v)?)
+    }),
+    ("default_partitions", |c, key, v| {
+        set(&mut c.default_partitions, whole(key, v, 1, 100_000)?)
+    }),
+    ("producer_id_expiry_ms", |c, key, v| {
+        set(&mut c.producer_id_expiry, millis(key, v)?)
+    }),
+    ("idle_mark_ms", |c, key, v| {
+        set(&mut c.idle_mark, millis(key, v)?)
+    }),
+    ("limits.max_frame_bytes", |c, key, v| {
+        set(&mut c.limits.max_frame_bytes, whole(key, v, 1024, FRAME)?)
+    }),
+    ("limits.max_connections", |c, key, v| {
+        set(&mut c.limits.max_connections, whole(key, v, 1, 1_000_000)?)
+    }),
+    ("limits.connection_in_flight_bytes", |c, key, v| {
+        set(
+            &mut c.limits.connection_in_flight_bytes,
+            whole(key, v, 1024, MEMORY)?,
+        )
+    }),
+    ("limits.node_in_flight_bytes", |c, key, v| {
+        set(
+            &mut c.limits.node_in_flight_bytes,
+            whole(key, v, 1024, MEMORY)?,
+        )
+    }),
+    ("limits.max_fetch_bytes", |c, key, v| {
+        set(
+            &mut c.limits.max_fetch_bytes,
+            whole(key, v, 1024, FRAME / 2)?,
+        )
+    }),
+    ("limits.fetch_memory_bytes", |c, key, v| {
+        set(
+            &mut c.limits.fetch_memory_bytes,
+            whole(key, v, 1024, MEMORY)?,
+        )
+    }),
+    ("limits.max_decompressed_bytes", |c, key, v| {
+        set(
+            &mut c.limits.max_decompressed_bytes,
+            whole(key, v, 1024, MEMORY)?,
+        )
+    }),
+];
+
+/// The topic settings' keys, in the order of [`TopicKey::ALL`].
+const TOPIC_SETTINGS: [&str; TopicKey::ALL.len()] = [
+    "topic.max.message.bytes",
+    "topic.retention.bytes",
+    "topic.retention.ms",
+    "topic.segment.bytes",
+    "topic.segment.ms",
+];
+
+/// The tables that a file may have.
+const TABLES: [&str; 2] = ["topic", "limits"];
+
+fn known_keys() -> impl Iterator<Item = &'static str> {
+    SETTINGS
+        .into_iter()
+        .map(|(key, _)| key)
+        .chain(TOPIC_SETTINGS)
+}
+
+pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {
+    let table = text.parse::<Table>().map_err(|e| ConfigError::Syntax {
+        reason: e.to_string().trim_end().to_owned(),
+    })?;
+    let mut config = Config::default();
+    apply(&mut config, "", &table)?;
+    Ok(config)
+}
+
+/// Applies a table's values; a key is its whole path, joined by dots.
+fn apply(config: &mut Config, path: &str, table: &Table) -> Result<(), ConfigError> {
+    for (name, value) in table {
+        let key = format!("{path}{name}");
+        match value {
+            Value::Table(inner) => {
+                let prefix = format!("{key}.");
+                if !known_keys().any(|known| known.starts_with(&prefix)) {
+                    return Err(unknown(key, TABLES.into_iter()));
+                }
+                apply(config, &prefix, inner)?;
+            }
+            value => apply_one(config, key, value)?,
+        }
+    }
+    Ok(())
+}
+
+fn apply_one(config: &mut Config, key: String, value: &Value) -> Result<(), ConfigError> {
+    if let Some((known, set)) = SETTINGS.into_iter().find(|(known, _)| *known == key) {
+        return set(config, known, value);
+    }
+    let topic = TOPIC_SETTINGS
+        .into_iter()
+        .zip(TopicKey::ALL)
+        .find(|(known, _)| *known == key);
+    let Some((known, topic_key)) = topic else {
+        return Err(unknown(key, known_keys()));
+    };
+    config
+        .topic
+        .set(topic_key, topic_key.check(integer(known, value)?)?);
+    Ok(())
+}
+
+fn unknown(key: String, known: impl Iterator<Item = &'static str>) -> ConfigError {
+    let nearest = nearest(&key, known);
+    ConfigError::UnknownKey { key, nearest }
+}
+
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the end of every setter, which can fail before it"
+)]
+fn set<T>(place: &mut T, value: T) -> Result<(), ConfigError> {
+    *place = value;
+    Ok(())
+}
+
+fn text<'a>(key: &'static str, value: &'a Value) -> Result<&'a str, ConfigError> {
+    value.as_str().ok_or(wrong_type(key, "a text", value))
+}
+
+fn boolean(key: &'static str, value: &Value) -> Result<bool, ConfigError> {
+    value
+        .as_bool()
+        .ok_or(wrong_type(key, "true or false", value))
+}
+
+fn integer(key: &'static str, value: &Value) -> Result<i64, ConfigError> {
+    value
+        .as_integer()
+        .ok_or(wrong_type(key, "a whole number", value))
+}
+
+fn whole<T: TryFrom<i64>>(
+    key: &'static str,
+    value: &Value,
+    least: i64,
+    most: i64,
+) -> Result<T, ConfigError> {
+    let value = integer(key, value)?;
+    let error = ConfigError::OutOfRange {
+        key,
+        value,
+        least,
+        most,
+    };
+    match T::try_from(value) {
+        Ok(number) if (least..=most).contains(&value) => Ok(number),
+        _ => Err(error),
+    }
+}
+
+fn millis(key: &'static str, value: &Value) -> Result<Duration, ConfigError> {
+    const YEAR_MS: i64 = 365 * 24 * 60 * 60 * 1000;
+    whole(key, value, 1, 10 * YEAR_MS).map(Duration::from_millis)
+}
+
+fn address(key: &'static str, value: &Value) -> Result<HostPort, ConfigError> {
+    text(key, value)?
+        .parse()
+        .map_err(|source| ConfigError::Address { key, source })
+}
+
+fn path(key: &'static str, value: &Value) -> Result<PathBuf, ConfigError> {
+    match text(key, value)? {
+        "" => Err(ConfigError::EmptyPath { key }),
+        path => Ok(PathBuf::from(path)),
+    }
+}
+
+fn wrong_type(key: &'static str, wanted: &'static str, value: &Value) -> ConfigError {
+    ConfigError::WrongType {
+        key,
+        wanted,
+        found: value.type_str(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Config, ConfigError, EXAMPLE, SETTINGS, TOPIC_SETTINGS, TopicKey};
+
+    #[test]
+    fn the_example_says_what_is_so_without_it() {
+        assert_eq!(Config::from_toml(EXAMPLE), Ok(Config::default()));
+        assert_eq!(Config::from_toml(""), Ok(Config::default()));
+        assert_eq!(Config::default().validate(), Ok(()));
+        for (key, _) in SETTINGS {
+            let name = key.rsplit('.').next().unwrap();
+            assert!(
+                EXAMPLE.contains(&format!("{name} = ")),
+                "{key} is not in the example"
+            );
+        }
+    }
+
+    #[test]
+    fn topic_settings_go_by_their_own_names() {
+        for (path, key) in TOPIC_SETTINGS.into_iter().zip(TopicKey::ALL) {
+            assert_eq!(path.strip_prefix("topic."), Some(key.name()));
+        }
+        for text in [
+            "topic.segment.bytes = 4096",
+            "[topic]\nsegment.bytes = 4096",
+            "[topic]\n\"segment.bytes\" = 4096",
+            "[topic.segment]\nbytes = 4096",
+        ] {
+            assert_eq!(
+                Config::from_toml(text).unwrap().topic.segment_bytes,
+                4096,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_mistake_is_named_by_its_key() {
+        for (text, message) in [
+            ("listn = \"x:1\"", "unknown key listn; did you mean listen?"),
+            (
+                "[limits]\nmax_frame = 1",
+                "unknown key limits.max_frame; did you mean limits.max_frame_bytes?",
+            ),
+            ("[limit]\nx = 1", "unknown key limit; did you mean limits?"),
+            (
+                "[topic]\nsegment.byte = 1",
+                "unknown key topic.segment.byte; did you mean topic.segment.bytes?",
+            ),
+            ("zzz = 1", "unknown key zzz"),
+            ("listen = 9092", "listen: a text is wanted, this is integer"),
+            ("listen = \"9092\"", "listen: \"9092\" is not HOST:PORT"),
+            ("data_dir = \"\"", "data_dir: a path is needed"),
+            (
+                "auto_create_topics = 1",
+                "auto_create_topics: true or false is wanted, this is integer",
+            ),
+            (
+                "default_partitions = 0",
+                "default_partitions: 0 is not between 1 and 100000",
+            ),
+            (
+                "idle_mark_ms = -1",
+                "idle_mark_ms: -1 is not between 1 and 315360000000",
+            ),
+            (
+                "[limits]\nmax_frame_bytes = 1.5",
+                "limits.max_frame_bytes: a whole number is wanted, this is float",
+            ),
+            (
+                "[topic]\nsegment.ms = 0",
+                "topic.segment.ms: 0 is not between 1 and 9223372036854775807",
+            ),
+            (
+                "[topic]\nsegment.ms = \"1\"",
+                "topic.segment.ms: a whole number is wanted, this is string",
+            ),
+        ] {
+            assert_eq!(
+                Config::from_toml(text).unwrap_err().to_string(),
+                message,
+                "{text}"
+            );
+        }
+        let error = Config::from_toml("listen = ").unwrap_err();
+        assert!(
+            matches!(&error, ConfigError::Syntax { reason } if reason.contains("line 1")),
+            "{error}"
+        );
+    }
+}
