@@ -7,6 +7,7 @@ mod draws;
 mod error;
 mod fs;
 mod memory;
+mod os;
 mod step;
 mod virtual_clock;
 
@@ -17,5 +18,6 @@ pub use memory::{
     ContentFate, Crashed, Effect, EntryFate, Errno, Fault, FileFate, InMemoryFileSystem, Keep,
     LengthFate, Op, OpKind, Outcome, PathPattern, PowerLoss, SectorFate, SyncFailure,
 };
+pub use os::OsFileSystem;
 pub use step::poll_n_then_drop;
 pub use virtual_clock::VirtualClock;

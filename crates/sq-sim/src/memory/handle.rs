@@ -46,8 +46,9 @@ impl MemoryFile {
         Request::at(kind, self.path.clone(), offset, len)
     }
 
-    fn check_writable(&self) -> io::Result<()> {
-        if self.writable {
+    /// Writing nothing succeeds on any handle: it takes no system call.
+    fn check_writable(&self, len: u64) -> io::Result<()> {
+        if self.writable || len == 0 {
             return Ok(());
         }
         Err(rustix::io::Errno::BADF.into())
@@ -101,7 +102,7 @@ impl FileHandle for MemoryFile {
         let request = self.request(OpKind::WriteAt, offset, total(data));
         self.shared
             .run(request, self.generation, |state, fault| {
-                self.check_writable()?;
+                self.check_writable(total(data))?;
                 state.write(self.ino, offset, data, fault)
             })
             .await
@@ -116,7 +117,7 @@ impl FileHandle for MemoryFile {
         let (written, write_delay) = self
             .shared
             .start(&write, self.generation, |state, fault| {
-                self.check_writable()?;
+                self.check_writable(total(data))?;
                 state.write(self.ino, offset, data, fault)
             })
             .await;
@@ -149,7 +150,7 @@ impl FileHandle for MemoryFile {
         let request = self.request(OpKind::Allocate, offset, len);
         self.shared
             .run(request, self.generation, |state, _| {
-                self.check_writable()?;
+                self.check_writable(len)?;
                 state.allocate(self.ino, offset, len)
             })
             .await
@@ -159,7 +160,7 @@ impl FileHandle for MemoryFile {
         let request = self.request(OpKind::ZeroRange, offset, len);
         self.shared
             .run(request, self.generation, |state, fault| {
-                self.check_writable()?;
+                self.check_writable(len)?;
                 state.write(self.ino, offset, &zeros(len), fault)
             })
             .await
@@ -179,7 +180,9 @@ impl FileHandle for MemoryFile {
         let request = self.request(OpKind::SetLen, len, 0);
         self.shared
             .run(request, self.generation, |state, _| {
-                self.check_writable()?;
+                // ftruncate(2) has an error of its own for this.
+                self.check_writable(1)
+                    .map_err(|_| rustix::io::Errno::INVAL)?;
                 state.set_len(self.ino, len)
             })
             .await

@@ -160,10 +160,14 @@ impl Names {
 
     pub(super) fn create_dir_all(&mut self, path: &Path) -> io::Result<()> {
         let mut dir = ROOT;
-        for name in components(path)? {
+        let mut names = components(path)?.into_iter().peekable();
+        while let Some(name) = names.next() {
             let at = Slot { dir, name };
             dir = match self.get(&at) {
                 Some(Node::Directory(ino)) => ino,
+                Some(Node::File(_)) if names.peek().is_none() => {
+                    return Err(io::ErrorKind::AlreadyExists.into());
+                }
                 Some(Node::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
                 None => {
                     let ino = self.take_ino();
@@ -211,11 +215,14 @@ impl Names {
     /// Renames, and gives back the file that had the new name.
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<Option<Ino>> {
         let (old, new) = (components(from)?, components(to)?);
+        let (from, to) = (self.slot(from)?, self.slot(to)?);
+        let node = self.get(&from).ok_or(io::ErrorKind::NotFound)?;
         if new.len() > old.len() && new.starts_with(&old) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let (from, to) = (self.slot(from)?, self.slot(to)?);
-        let node = self.get(&from).ok_or(io::ErrorKind::NotFound)?;
+        if old.len() > new.len() && old.starts_with(&new) {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
         if from == to {
             return Ok(None);
         }

@@ -4,6 +4,7 @@
 
 mod clock;
 mod names;
+mod os;
 mod plain;
 
 use std::future::Future;
