@@ -4,6 +4,7 @@
 
 mod clock;
 mod draws;
+mod durable_dir;
 mod error;
 mod fs;
 mod memory;
@@ -12,6 +13,7 @@ mod step;
 mod virtual_clock;
 
 pub use clock::{Clock, Instant, SystemClock};
+pub use durable_dir::create_dir_durably;
 pub use error::{PathError, os_error_number};
 pub use fs::{DirEntry, DurableWriteError, EntryKind, FileHandle, FileLock, FileSystem};
 pub use memory::{

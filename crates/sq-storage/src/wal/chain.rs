@@ -62,15 +62,10 @@ pub(super) fn build_chain(
     mut candidates: Vec<Candidate>,
     found: &ManifestContent,
 ) -> Result<Chain> {
-    // A file without a frame and without a line of the manifest has no ordinal: it is younger than
-    // any that has one, since its name was free when it was made.
-    candidates.sort_by_key(|c| {
-        (
-            c.name.base_offset,
-            c.ordinal().map_or((1, 0), |o| (0, o)),
-            c.name,
-        )
-    });
+    // A file without a frame and without a line of the manifest has no ordinal. If it is older than
+    // another with its base it holds nothing that counts, and if it is younger the other does not
+    // either, or the base would have moved on: so it goes first.
+    candidates.sort_by_key(|c| (c.name.base_offset, c.ordinal(), c.name));
     let (mut chain, evidence) = (Chain::default(), evidence(&candidates, found));
     if let Some((_, committed)) = evidence {
         chain.committed_before = committed;

@@ -9,6 +9,7 @@ use sq_sim::{FileHandle, FileSystem};
 use tokio::sync::watch;
 
 use super::scan::{Stop, Walk, Window};
+use super::segment::SEGMENT_HEADER_LEN;
 use super::state::{Extent, Index, LogState, Segment, lock};
 use crate::error::{DamageReason, Error, Evidence, ReadError};
 use crate::frame::{Frame, FrameHeader, FrameKind};
@@ -249,9 +250,9 @@ impl<F: FileSystem> LogReader<F> {
     ) -> Result<(), ReadError> {
         let extent = segment.extent();
         let place = lock(self.index(segment).await?).before_offset(offset);
-        let Some((first, position)) = place else {
-            return Ok(());
-        };
+        // Without a place that is known, damage at the very start is found by walking into it.
+        let start = (segment.name.base_offset, SEGMENT_HEADER_LEN as u64);
+        let (first, position) = place.unwrap_or(start);
         let handle = self.handle(segment).await?;
         let piece = left.saturating_add(READ_AHEAD_LEN);
         let window = Window::new(&**handle, extent.bytes).with_piece_len(piece);

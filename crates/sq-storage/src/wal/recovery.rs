@@ -66,8 +66,6 @@ pub struct UnacknowledgedTail {
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) dir: PathBuf,
-    /// The directories above it that hold the names leading to it, up to the data directory.
-    pub(super) parents: Vec<PathBuf>,
     pub(super) header: SegmentHeader,
 }
 
@@ -379,7 +377,7 @@ async fn set_aside<F: FileSystem>(
     Ok(aside)
 }
 
-/// Writes again in place what nothing proves durable, and syncs it and the names that lead to it.
+/// Writes again in place what nothing proves durable, and syncs it and its name.
 ///
 /// After a process crash the page cache may hold bytes that no disk has, also such as are marked
 /// clean because their sync failed; only a new write makes the next sync mean anything.
@@ -407,9 +405,10 @@ async fn make_durable<F: FileSystem>(
     if chain.links.is_empty() && chain.aside.is_empty() {
         return Ok(());
     }
-    for dir in std::iter::once(&place.dir).chain(&place.parents) {
-        fs.sync_dir(dir).await.map_err(Error::io("sync", dir))?;
-    }
+    // The names above it were durable before the first segment was created.
+    fs.sync_dir(&place.dir)
+        .await
+        .map_err(Error::io("sync", &place.dir))?;
     Ok(())
 }
 

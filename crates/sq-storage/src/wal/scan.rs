@@ -214,7 +214,7 @@ pub(super) async fn search_beyond(
     let mut beyond = Beyond::default();
     let mut position = start;
     let mut last_data = start;
-    while position < end && position - last_data <= max_zeros {
+    while position < end && position.saturating_sub(last_data) <= max_zeros {
         let piece = window.at(position, FRAME_HEADER_LEN).await?;
         if piece.is_empty() {
             break;

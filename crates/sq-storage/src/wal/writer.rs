@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use sq_sim::{Clock, DurableWriteError, FileHandle, FileSystem, SystemClock};
+use sq_sim::{Clock, DurableWriteError, FileHandle, FileSystem, SystemClock, create_dir_durably};
 use tokio::time::Instant;
 
 use super::config::{Rotation, WalConfig};
@@ -127,10 +127,11 @@ impl<F: FileSystem> WalWriter<F> {
         partition: u32,
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
-        let topic_dir = config.data_dir.join(topic.as_str());
         let place = Place {
-            dir: topic_dir.join(partition.to_string()),
-            parents: vec![topic_dir, config.data_dir.clone()],
+            dir: config
+                .data_dir
+                .join(topic.as_str())
+                .join(partition.to_string()),
             header: SegmentHeader::new(&topic, partition),
         };
         let recovered = recover(&*fs, &config, &place, &*clock).await?;
@@ -542,10 +543,10 @@ impl<F: FileSystem> WalWriter<F> {
         id: u64,
     ) -> Result<(SegmentName, Box<dyn FileHandle>)> {
         let dir = &self.place.dir;
-        self.fs
-            .create_dir_all(dir)
-            .await
-            .map_err(Error::io("create", dir))?;
+        if self.state.segments().is_empty() {
+            let made = create_dir_durably(&*self.fs, dir).await;
+            made.map_err(Error::io("create", dir))?;
+        }
         let plain = SegmentName {
             base_offset,
             id: None,
@@ -581,15 +582,6 @@ impl<F: FileSystem> WalWriter<F> {
             .sync_dir(dir)
             .await
             .map_err(Error::io("sync", dir))?;
-        if self.state.segments().is_empty() {
-            // The partition's first file: the names above it are new too.
-            for parent in &self.place.parents {
-                self.fs
-                    .sync_dir(parent)
-                    .await
-                    .map_err(Error::io("sync", parent))?;
-            }
-        }
         Ok(())
     }
 

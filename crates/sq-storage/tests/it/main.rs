@@ -1,0 +1,14 @@
+//! The log on a simulated disk.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "a test stops where something is not as it must be"
+)]
+
+mod acceptance;
+mod damage;
+mod faults;
+mod model;
+mod reading;
+mod support;

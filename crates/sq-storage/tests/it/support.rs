@@ -1,0 +1,225 @@
+//! A disk, a clock, and an oracle of what the log must hold.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sq_sim::{InMemoryFileSystem, Keep, VirtualClock};
+use sq_storage::wal::segment::SegmentName;
+use sq_storage::{Error, LogReader, Record, Result, SegmentIds, TopicName, WalConfig, WalWriter};
+
+pub(crate) type Writer = WalWriter<InMemoryFileSystem>;
+pub(crate) type Reader = LogReader<InMemoryFileSystem>;
+
+/// Where the tests keep their log.
+pub(crate) const DIR: &str = "/data/orders/7";
+
+/// The file of the segment that starts at `base`.
+pub(crate) fn segment(base: u64) -> PathBuf {
+    format!("{DIR}/{base:020}.wal").into()
+}
+
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+/// A machine with one partition on it.
+#[derive(Clone)]
+pub(crate) struct Machine {
+    pub(crate) fs: InMemoryFileSystem,
+    pub(crate) clock: VirtualClock,
+    pub(crate) config: WalConfig,
+}
+
+impl Machine {
+    pub(crate) fn new(seed: u64) -> Self {
+        let config = WalConfig {
+            max_segment_bytes: 1 << 20,
+            max_segment_age: Duration::from_hours(1),
+            max_frame_bytes: 1 << 18,
+            segment_ids: SegmentIds::seeded(seed),
+            ..WalConfig::new("/data")
+        };
+        let clock = VirtualClock::new();
+        Self {
+            fs: InMemoryFileSystem::with_clock(seed, Arc::new(clock.clone())),
+            clock,
+            config,
+        }
+    }
+
+    pub(crate) fn with_segment_bytes(mut self, bytes: u64) -> Self {
+        self.config.max_segment_bytes = bytes;
+        self
+    }
+
+    pub(crate) async fn try_open(&self) -> Result<Writer> {
+        self.open_as("orders", 7).await
+    }
+
+    pub(crate) async fn open_as(&self, topic: &str, partition: u32) -> Result<Writer> {
+        let topic = TopicName::new(topic).unwrap();
+        let (fs, clock) = (Arc::new(self.fs.clone()), Arc::new(self.clock.clone()));
+        WalWriter::with_clock(fs, self.config.clone(), topic, partition, clock).await
+    }
+
+    pub(crate) async fn open(&self) -> Writer {
+        self.try_open().await.unwrap()
+    }
+
+    /// The segment files, in the order of their names.
+    pub(crate) fn segments(&self) -> Vec<PathBuf> {
+        let is_segment =
+            |p: &PathBuf| SegmentName::parse(p.file_name().unwrap_or_default()).is_some();
+        self.fs
+            .files()
+            .into_iter()
+            .filter(|p| p.starts_with("/data"))
+            .filter(is_segment)
+            .collect()
+    }
+}
+
+/// The ways in which a machine or a process can stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Process,
+    Power(Keep),
+    /// The process first, and later the power, before anything else was done.
+    ProcessThenPower(Keep),
+}
+
+impl Stop {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Process,
+        Self::Power(Keep::None),
+        Self::Power(Keep::All),
+        Self::Power(Keep::Prefix),
+        Self::Power(Keep::Sectors),
+        Self::Power(Keep::Mixed),
+        Self::ProcessThenPower(Keep::None),
+        Self::ProcessThenPower(Keep::Mixed),
+    ];
+
+    pub(crate) fn strike(self, fs: &InMemoryFileSystem) {
+        match self {
+            Self::Process => fs.process_crash(),
+            Self::Power(keep) => fs.power_loss(keep),
+            Self::ProcessThenPower(keep) => {
+                fs.process_crash();
+                fs.power_loss(keep);
+            }
+        }
+    }
+}
+
+/// What a log must hold: what was acknowledged, and what may be there or not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Oracle {
+    acknowledged: Vec<Vec<u8>>,
+    /// For each offset from the end on, every value that was given to an append that failed there.
+    open: BTreeMap<u64, Vec<Vec<u8>>>,
+}
+
+impl Oracle {
+    pub(crate) fn end(&self) -> u64 {
+        self.acknowledged.len() as u64
+    }
+
+    /// Appends `value` and notes what came of it.
+    pub(crate) async fn append(&mut self, log: &mut Writer, value: Vec<u8>) -> Result<u64> {
+        let expected = self.end();
+        assert_eq!(log.next_offset(), expected);
+        self.open.entry(expected).or_default().push(value.clone());
+        let offset = log.append(None, &value, &[], 1).await?;
+        assert_eq!(offset, expected, "an offset was skipped or given twice");
+        self.acknowledge(value);
+        Ok(offset)
+    }
+
+    /// A call was dropped or failed: its record may turn up, or not.
+    pub(crate) fn may_hold(&mut self, value: Vec<u8>) {
+        self.open.entry(self.end()).or_default().push(value);
+    }
+
+    pub(crate) fn acknowledge(&mut self, value: Vec<u8>) {
+        self.acknowledged.push(value);
+        self.open = self.open.split_off(&self.end());
+    }
+
+    /// Compares what a log that was just opened holds, reading it from start to end, and takes what
+    /// it adopted as acknowledged from here on.
+    pub(crate) async fn check(&mut self, log: &Writer) {
+        let found = values(&log.reader()).await;
+        assert_eq!(found.len() as u64, log.next_offset());
+        assert!(
+            found.len() >= self.acknowledged.len(),
+            "{} records were acknowledged, {} are left",
+            self.acknowledged.len(),
+            found.len()
+        );
+        for (offset, value) in found.into_iter().enumerate() {
+            if let Some(expected) = self.acknowledged.get(offset) {
+                assert_eq!(&value, expected, "offset {offset}");
+                continue;
+            }
+            let open = self.open.get(&(offset as u64));
+            assert!(
+                open.is_some_and(|o| o.contains(&value)),
+                "offset {offset} came from nowhere"
+            );
+            self.acknowledge(value);
+        }
+        self.open.clear();
+    }
+}
+
+/// Every record's value, with the offsets checked to be consecutive from 0.
+pub(crate) async fn values(reader: &Reader) -> Vec<Vec<u8>> {
+    let mut values = Vec::new();
+    while (values.len() as u64) < reader.end_offset() {
+        let frames = reader.read(values.len() as u64, 1 << 20).await.unwrap();
+        assert!(!frames.is_empty(), "nothing at offset {}", values.len());
+        for frame in frames {
+            assert_eq!(frame.base_offset, values.len() as u64);
+            let record = Record::decode(frame.payload).unwrap();
+            values.push(record.value.unwrap().to_vec());
+        }
+    }
+    values
+}
+
+/// A value that says which append it belongs to, of a length that varies.
+pub(crate) fn value(n: u64) -> Vec<u8> {
+    let mut value = format!("record {n} ").into_bytes();
+    value.resize(
+        20 + usize::try_from(n * 37 % 300).unwrap(),
+        b'a' + (n % 26) as u8,
+    );
+    value
+}
+
+/// Whether an error is the simulated machine's own end.
+pub(crate) fn is_crash(fs: &InMemoryFileSystem) -> bool {
+    fs.is_crashed()
+}
+
+/// The file that an error names.
+pub(crate) fn path_of(error: &Error) -> Option<&Path> {
+    match error {
+        Error::Damaged { path, .. }
+        | Error::MissingSegment { path, .. }
+        | Error::WrongLength { path, .. }
+        | Error::SegmentHeader { path, .. }
+        | Error::Io { path, .. }
+        | Error::Write { path, .. }
+        | Error::Sync { path, .. } => Some(path),
+        _ => None,
+    }
+}
