@@ -28,8 +28,9 @@ const SNAPPY_VERSIONS: usize = 8;
 /// The most that Snappy can expand its input: its densest element is three bytes for 64.
 const SNAPPY_EXPANSION: usize = 22;
 
-/// The largest window that a zstd stream may ask for, as a power of two: that of its level 19.
-const ZSTD_WINDOW_LOG: u32 = 23;
+/// The largest zstd window that is allowed, whatever may be decompressed, and the largest that is
+/// allowed at all, as powers of two: what levels up to 19 ask for, and what any level does.
+const ZSTD_WINDOW_LOG: (u32, u32) = (23, 27);
 
 impl Compression {
     /// The attributes' bits that name the codec.
@@ -47,8 +48,10 @@ impl Compression {
         }
     }
 
-    /// A stream of what `records` hold, no single allocation of it larger than `max` bytes where
-    /// the format lets its writer choose.
+    /// A stream of what `records` hold.
+    ///
+    /// It holds no more than `max` bytes of them, or the codec's window where that is larger: 8 MiB
+    /// for LZ4 and for zstd.
     pub(super) fn reader(self, records: Bytes, max: usize) -> io::Result<Box<dyn BufRead>> {
         let source = Cursor::new(records.clone());
         Ok(match self {
@@ -65,7 +68,8 @@ impl Compression {
             Self::Lz4 => Box::new(BufReader::new(lz4_flex::frame::FrameDecoder::new(source))),
             Self::Zstd => {
                 let mut decoder = zstd::stream::read::Decoder::with_buffer(source)?;
-                decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+                let (least, most) = ZSTD_WINDOW_LOG;
+                decoder.window_log_max(max.checked_ilog2().unwrap_or(0).clamp(least, most))?;
                 Box::new(BufReader::new(decoder))
             }
         })
