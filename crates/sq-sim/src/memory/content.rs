@@ -99,6 +99,35 @@ impl Content {
         });
     }
 
+    /// A write that the cache shows and no sync will write.
+    pub(super) fn write_to_cache_only(&mut self, offset: u64, data: &Bytes) {
+        if data.is_empty() {
+            return;
+        }
+        self.write(offset, data);
+        let range = offset..offset + length(data);
+        self.dirty.remove(range.clone());
+        self.lost.insert(range);
+        self.journal.pop();
+        self.journal.push(Unsynced::SetLen(self.len()));
+    }
+
+    /// Bytes that the disk puts here by mistake, as far as the file reaches.
+    pub(super) fn write_to_disk_only(&mut self, offset: u64, data: &[u8]) {
+        let start = at(offset).min(self.disk.len());
+        let end = start.saturating_add(data.len()).min(self.disk.len());
+        if let (Some(target), Some(source)) =
+            (self.disk.get_mut(start..end), data.get(..end - start))
+        {
+            target.copy_from_slice(source);
+            let hidden = start as u64..(end as u64).min(self.len());
+            self.lost.insert(hidden.clone());
+            for dirty in self.dirty.overlap(hidden) {
+                self.lost.remove(dirty);
+            }
+        }
+    }
+
     /// Marks the bytes to which a write gives a new value. Rewriting a clean byte with the value it
     /// has puts nothing at risk, unless the disk never got it.
     fn mark_changed(&mut self, offset: u64, data: &[u8]) {

@@ -1,7 +1,7 @@
 //! Faults: what goes wrong, with which operations, and when.
 
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -89,15 +89,20 @@ pub enum Effect {
     },
     /// A sync of a file fails.
     FailSync(SyncFailure),
-    /// A write succeeds, but its bytes land elsewhere: at `offset` of `path`, or of the same file.
+    /// A write succeeds, but the disk puts its bytes elsewhere: at `offset` of `path`, or of the same
+    /// file, as far as that reaches. The cache shows nothing of it until the pages are evicted or the
+    /// power fails; then the right place holds what it held before.
     Misdirect {
         /// Another file, if it exists.
         path: Option<PathBuf>,
         /// Where, in bytes.
         offset: u64,
     },
-    /// A write reports success and writes nothing.
+    /// A write succeeds, and the disk never puts its bytes anywhere; as with `Misdirect` the cache
+    /// hides it.
     DropWrite,
+    /// A read succeeds with one bit flipped, drawn from its bytes; the file is as it was.
+    FlipBitOfRead,
     /// The process dies in the middle: of a write, so many bytes got into the page cache; any other
     /// operation was not carried out.
     Crash {
@@ -113,6 +118,7 @@ impl Effect {
         match self {
             Self::ShortWrite { .. } => matches!(kind, OpKind::WriteAt | OpKind::ZeroRange),
             Self::Misdirect { .. } | Self::DropWrite => kind == OpKind::WriteAt,
+            Self::FlipBitOfRead => kind == OpKind::ReadAt,
             Self::FailSync(_) => matches!(kind, OpKind::SyncData | OpKind::SyncAll),
             Self::Fail(_) | Self::FailAfterwards(_) | Self::Crash { .. } | Self::Delay(_) => true,
         }
@@ -165,6 +171,7 @@ pub struct Fault {
     times: u64,
     one_in: u64,
     at_op: Option<u64>,
+    bytes: Option<Range<u64>>,
 }
 
 impl Fault {
@@ -178,7 +185,13 @@ impl Fault {
             times: 1,
             one_in: 1,
             at_op: None,
+            bytes: None,
         }
+    }
+
+    /// Every operation takes so long, until the fault is narrowed or taken away.
+    pub fn delay(duration: Duration) -> Self {
+        Self::new(Effect::Delay(duration..=duration)).always()
     }
 
     /// Only operations of these kinds. A rename matches by either path.
@@ -235,11 +248,30 @@ impl Fault {
         self
     }
 
+    /// Only reads, writes, zeroing and allocation that touch these bytes: a bad sector.
+    #[must_use]
+    pub fn bytes(mut self, range: Range<u64>) -> Self {
+        self.bytes = Some(range);
+        self
+    }
+
+    fn matches_bytes(&self, op: &Op) -> bool {
+        let Some(range) = &self.bytes else {
+            return true;
+        };
+        let ranged = matches!(
+            op.kind,
+            OpKind::ReadAt | OpKind::WriteAt | OpKind::ZeroRange | OpKind::Allocate
+        );
+        ranged && op.offset < range.end && op.offset.saturating_add(op.len) > range.start
+    }
+
     fn meets(&mut self, op: &Op, draws: &mut Draws) -> bool {
         let matches = self.times > 0
             && (self.kinds.is_empty() || self.kinds.contains(&op.kind))
             && self.effect.applies_to(op.kind)
             && self.at_op.is_none_or(|number| number == op.number)
+            && self.matches_bytes(op)
             && (self.path.matches(&op.path)
                 || op.to.as_ref().is_some_and(|to| self.path.matches(to)));
         if !matches {
@@ -268,6 +300,10 @@ impl Faults {
 
     pub(super) fn clear(&mut self) {
         self.0.clear();
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
     }
 
     /// What happens to an operation, and how long it takes. Where several faults match, the one

@@ -92,8 +92,8 @@ impl FileHandle for MemoryFile {
         let request = self.request(OpKind::ReadAt, offset, len as u64);
         let ino = self.ino;
         self.shared
-            .run(request, self.generation, |state, _| {
-                Ok(state.file(ino)?.read(offset, len))
+            .run(request, self.generation, |state, fault| {
+                state.read(ino, offset, len, fault.as_ref())
             })
             .await
     }

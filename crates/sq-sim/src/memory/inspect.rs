@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use super::InMemoryFileSystem;
 use super::content::{self, Content};
+use super::fate::PowerLoss;
 use super::fault::{Effect, Errno, Fault};
 use super::names::{Node, View};
-use super::power_loss::PowerLoss;
 use super::state::{File, State};
 use super::trace::{Op, OpKind};
 
@@ -84,6 +84,11 @@ impl InMemoryFileSystem {
     /// Takes every fault away, delays too.
     pub fn clear_faults(&self) {
         self.shared.lock().faults.clear();
+    }
+
+    /// How many faults have not happened as often as they are to.
+    pub fn faults_left(&self) -> usize {
+        self.shared.lock().faults.count()
     }
 
     /// How many bytes can still be allocated before `StorageFull`; `None` for no limit. Writing over
@@ -236,6 +241,11 @@ impl InMemoryFileSystem {
             .files(View::Durable)
             .into_keys()
             .collect()
+    }
+
+    /// How many changes of names no directory sync has made durable; see `EntryFate::These`.
+    pub fn unsynced_names(&self) -> usize {
+        self.shared.lock().names.unsynced()
     }
 
     /// How many bytes of a file occupy space: what was written or allocated, without holes.

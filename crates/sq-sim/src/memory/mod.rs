@@ -1,6 +1,8 @@
 //! A file system in memory that does to its user what disks and kernels do.
 
 mod content;
+mod failed_sync;
+mod fate;
 mod fault;
 mod handle;
 mod inspect;
@@ -9,6 +11,7 @@ mod power_loss;
 mod ranges;
 mod state;
 mod trace;
+mod transfer;
 
 use std::fmt;
 use std::io;
@@ -18,10 +21,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use self::fate::{ContentFate, EntryFate, FileFate, Keep, LengthFate, PowerLoss, SectorFate};
 pub use self::fault::{Effect, Errno, Fault, PathPattern, SyncFailure};
-pub use self::power_loss::{
-    ContentFate, EntryFate, FileFate, Keep, LengthFate, PowerLoss, SectorFate,
-};
 pub use self::state::Crashed;
 pub use self::trace::{Op, OpKind, Outcome};
 
@@ -187,7 +188,7 @@ impl FileSystem for InMemoryFileSystem {
         };
         self.run(request, |state| {
             if let Some(replaced) = state.names.rename(from, to)? {
-                state.reap(replaced);
+                state.unlinked(replaced);
             }
             Ok(())
         })
@@ -197,7 +198,7 @@ impl FileSystem for InMemoryFileSystem {
     async fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.run(Request::on(OpKind::RemoveFile, path), |state| {
             let ino = state.names.remove_file(path)?;
-            state.reap(ino);
+            state.unlinked(ino);
             Ok(())
         })
         .await

@@ -318,13 +318,13 @@ impl Names {
 
     /// Resolves every un-synced change: `keep` says whether it reached the disk. A change that
     /// builds on one that did not cannot have.
-    pub(super) fn power_loss(&mut self, mut keep: impl FnMut() -> bool) {
+    pub(super) fn power_loss(&mut self, mut keep: impl FnMut(u32) -> bool) {
         let mut gone: Vec<Change> = Vec::new();
-        for change in std::mem::take(&mut self.pending) {
+        for (index, change) in (0..).zip(std::mem::take(&mut self.pending)) {
             let founded = !gone
                 .iter()
                 .any(|lost| change.slots().any(|s| lost.touches(s)));
-            if keep() && founded {
+            if keep(index) && founded {
                 self.set(View::Durable, &change);
             } else {
                 gone.push(change);
@@ -372,12 +372,9 @@ impl Names {
         files
     }
 
-    /// Whether a process sees the file under some name.
-    pub(super) fn is_named(&self, ino: Ino) -> bool {
-        let node = Node::File(ino);
-        self.directories
-            .values()
-            .any(|d| d.now.values().any(|n| *n == node))
+    /// How many changes are not durable.
+    pub(super) fn unsynced(&self) -> usize {
+        self.pending.len()
     }
 
     /// Whether a power loss can bring the file back, or leave it.

@@ -7,12 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::content::Content;
+use super::fate::PowerLoss;
 use super::fault::{Effect, Errno, Faults};
 use super::names::{Ino, Names, Node, View};
-use super::power_loss::PowerLoss;
 use super::trace::{Op, OpKind, Outcome};
 use crate::draws::Draws;
 
@@ -69,6 +67,8 @@ impl Request {
 pub(super) struct State {
     pub(super) names: Names,
     pub(super) files: BTreeMap<Ino, File>,
+    /// Files that lost their last name: open still, or back after a power loss.
+    orphans: BTreeSet<Ino>,
     pub(super) locks: BTreeSet<Ino>,
     pub(super) faults: Faults,
     pub(super) draws: Draws,
@@ -89,6 +89,7 @@ impl State {
         Self {
             names: Names::new(),
             files: BTreeMap::new(),
+            orphans: BTreeSet::new(),
             locks: BTreeSet::new(),
             faults: Faults::default(),
             draws: Draws::new(seed),
@@ -258,8 +259,8 @@ impl State {
     /// Gives back the space of a file that has neither name nor handle, and forgets it if no power
     /// loss can bring it back.
     pub(super) fn reap(&mut self, ino: Ino) {
-        let unused = self.files.get(&ino).is_some_and(|file| file.open == 0);
-        if !unused || self.names.is_named(ino) {
+        let open = self.files.get(&ino).is_some_and(|file| file.open > 0);
+        if open || !self.orphans.contains(&ino) {
             return;
         }
         if let Ok(content) = self.file_mut(ino) {
@@ -268,127 +269,19 @@ impl State {
         }
         if !self.names.may_survive(ino) {
             self.files.remove(&ino);
+            self.orphans.remove(&ino);
         }
     }
 
-    pub(super) fn give_back(&mut self, bytes: u64) {
-        self.free_space = self.free_space.map(|free| free.saturating_add(bytes));
-    }
-
-    /// Takes space for a range of a file, as much of it as there is, and says where it ended.
-    pub(super) fn take_space(&mut self, ino: Ino, start: u64, end: u64) -> io::Result<u64> {
-        let Some(free) = self.free_space else {
-            return Ok(end);
-        };
-        let content = self.file(ino)?;
-        let mut left = free;
-        let mut reached = start;
-        for held in content
-            .allocated
-            .overlap(start..end)
-            .into_iter()
-            .chain(std::iter::once(end..end))
-        {
-            let missing = held.start - reached;
-            if missing > left {
-                reached += left;
-                left = 0;
-                break;
-            }
-            left -= missing;
-            reached = held.end;
-        }
-        self.free_space = Some(left);
-        Ok(reached)
-    }
-
-    /// Writes as much of `data` as a short write and the free space allow.
-    pub(super) fn write(
-        &mut self,
-        ino: Ino,
-        offset: u64,
-        data: &[Bytes],
-        fault: Option<Effect>,
-    ) -> io::Result<()> {
-        let total: u64 = data.iter().map(|d| d.len() as u64).sum();
-        let mut error = None;
-        let mut target = (ino, offset);
-        let mut len = total;
-        match fault {
-            Some(Effect::ShortWrite { bytes, errno }) => {
-                len = bytes.min(total);
-                error = Some(errno);
-            }
-            Some(Effect::DropWrite) => return Ok(()),
-            Some(Effect::Misdirect { path, offset }) => {
-                target = (self.misdirected(ino, path), offset);
-            }
-            _ => {}
-        }
-        let (ino, offset) = target;
-        let end = offset.checked_add(len).ok_or(io::ErrorKind::FileTooLarge)?;
-        let reached = self.take_space(ino, offset, end)?;
-        if reached < end {
-            error = error.or(Some(Errno::NoSpace));
-        }
-        let content = self.file_mut(ino)?;
-        let mut position = offset;
-        for part in data {
-            let fits = part.len().min(super::content::at(reached - position));
-            content.write(position, &part.slice(..fits));
-            position += fits as u64;
-        }
-        error.map_or(Ok(()), |errno| Err(errno.error()))
-    }
-
-    fn misdirected(&self, ino: Ino, path: Option<PathBuf>) -> Ino {
-        match path.map(|path| self.names.resolve(&path, View::Now)) {
-            Some(Ok(Node::File(other))) => other,
-            _ => ino,
-        }
-    }
-
-    pub(super) fn allocate(&mut self, ino: Ino, offset: u64, len: u64) -> io::Result<()> {
-        let end = offset.checked_add(len).ok_or(io::ErrorKind::FileTooLarge)?;
-        // fallocate takes all of the space or none.
-        let free = self.free_space;
-        if self.take_space(ino, offset, end)? < end {
-            self.free_space = free;
-            return Err(Errno::NoSpace.error());
-        }
-        let content = self.file_mut(ino)?;
-        content.allocated.insert(offset..end);
-        content.set_len(end.max(content.len()));
-        Ok(())
-    }
-
-    pub(super) fn sync(&mut self, ino: Ino, fault: Option<&Effect>) -> io::Result<()> {
-        let file = self.files.get_mut(&ino).ok_or(io::ErrorKind::NotFound)?;
-        if let Some(Effect::FailSync(failure)) = fault {
-            file.content.fail_sync(*failure, &mut self.draws);
-            return Err(Errno::Io.error());
-        }
-        file.content.sync();
-        Ok(())
-    }
-
-    pub(super) fn set_len(&mut self, ino: Ino, len: u64) -> io::Result<()> {
-        let freed = self.file_mut(ino)?.set_len(len);
-        self.give_back(freed);
-        Ok(())
+    /// A file lost its last name.
+    pub(super) fn unlinked(&mut self, ino: Ino) {
+        self.orphans.insert(ino);
+        self.reap(ino);
     }
 
     /// Forgets the files that nothing can bring back.
     pub(super) fn forget_unreachable(&mut self) {
-        let nameless: Vec<Ino> = {
-            let named: BTreeSet<Ino> = self.names.files(View::Now).into_values().collect();
-            self.files
-                .keys()
-                .copied()
-                .filter(|ino| !named.contains(ino))
-                .collect()
-        };
-        for ino in nameless {
+        for ino in self.orphans.clone() {
             self.reap(ino);
         }
     }
@@ -408,16 +301,33 @@ impl State {
     /// The power fails: what is un-synced meets its fate, and a new process finds the rest.
     pub(super) fn power_loss(&mut self, loss: &PowerLoss) {
         let paths = self.paths_by_file();
+        let used = self.used_space();
         let draws = &mut self.draws;
-        self.names.power_loss(|| loss.keeps_entry(draws));
+        self.names
+            .power_loss(|index| loss.keeps_entry(index, draws));
         let survivors: BTreeSet<Ino> = self.names.files(View::Now).into_values().collect();
         self.files.retain(|ino, _| survivors.contains(ino));
         for (ino, file) in &mut self.files {
             let names = paths.get(ino).map_or(&[][..], Vec::as_slice);
             file.content
                 .power_loss(loss.fate_of(names), &mut self.draws);
+            // Its removal had given its space back.
+            if self.orphans.contains(ino) {
+                file.content.allocated.insert(0..file.content.len());
+            }
         }
+        self.orphans.clear();
+        self.free_space = self
+            .free_space
+            .map(|free| free.saturating_add(used).saturating_sub(self.used_space()));
         self.next_process();
+    }
+
+    fn used_space(&self) -> u64 {
+        self.files
+            .values()
+            .map(|file| file.content.allocated.count())
+            .sum()
     }
 
     /// Every name that a file has or had durably.

@@ -2,10 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
+mod cancel;
 mod clock;
+mod determinism;
+mod faults;
+mod loss;
+mod model;
 mod names;
 mod os;
 mod plain;
+mod syncs;
 
 use std::future::Future;
 use std::path::Path;

@@ -138,11 +138,15 @@ fn a_dropped_write_on_the_pool_still_takes_place() {
             .await
             .unwrap();
         let data = b(b"whole");
+        let (release, busy) = std::sync::mpsc::channel::<()>();
+        let occupant = tokio::task::spawn_blocking(move || busy.recv());
         assert!(
             poll_n_then_drop(file.write_and_sync_at(0, &data), 1)
                 .await
                 .is_none()
         );
+        release.send(()).unwrap();
+        occupant.await.unwrap().unwrap();
         // The only thread of the pool takes this call after that one.
         assert_eq!(file.read_at(0, 9).await.unwrap(), &b"whole"[..]);
     });
