@@ -109,6 +109,10 @@ pub enum Effect {
         /// How many bytes get into the file.
         bytes: u64,
     },
+    /// A sync of a file or directory reports success and does nothing: a drive that ignores flushes.
+    /// Nothing survives that, so it is a test's negative control: with it, a test of what is durable
+    /// has to fail.
+    IgnoreSync,
     /// It takes this long on the file system's clock, drawn evenly. Every matching delay counts.
     Delay(RangeInclusive<Duration>),
 }
@@ -119,6 +123,9 @@ impl Effect {
             Self::ShortWrite { .. } => matches!(kind, OpKind::WriteAt | OpKind::ZeroRange),
             Self::Misdirect { .. } | Self::DropWrite => kind == OpKind::WriteAt,
             Self::FlipBitOfRead => kind == OpKind::ReadAt,
+            Self::IgnoreSync => {
+                matches!(kind, OpKind::SyncData | OpKind::SyncAll | OpKind::SyncDir)
+            }
             Self::FailSync(_) => matches!(kind, OpKind::SyncData | OpKind::SyncAll),
             Self::Fail(_) | Self::FailAfterwards(_) | Self::Crash { .. } | Self::Delay(_) => true,
         }

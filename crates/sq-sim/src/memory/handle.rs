@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::Shared;
-use super::names::Ino;
+use super::changes::Ino;
 use super::state::Request;
 use super::trace::OpKind;
 use crate::fs::{DurableWriteError, FileHandle, FileLock};

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::InMemoryFileSystem;
+use super::changes::Node;
 use super::content::{self, Content};
 use super::fate::PowerLoss;
 use super::fault::{Effect, Errno, Fault};
-use super::names::{Node, View};
+use super::names::View;
 use super::state::{File, State};
 use super::trace::{Op, OpKind};
 
@@ -190,6 +191,19 @@ impl InMemoryFileSystem {
             }
             Err(e) => return Err(e),
         }
+        Ok(())
+    }
+
+    /// Takes a file away, durably. Handles that are open on it keep working.
+    ///
+    /// # Errors
+    /// `NotFound` for a file that is not there.
+    pub fn delete_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let mut state = self.shared.lock();
+        let ino = state
+            .names
+            .durably(|names| names.remove_file(path.as_ref()))?;
+        state.unlinked(ino);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! A file system in memory that does to its user what disks and kernels do.
 
+mod changes;
 mod content;
 mod failed_sync;
 mod fate;
@@ -26,8 +27,8 @@ pub use self::fault::{Effect, Errno, Fault, PathPattern, SyncFailure};
 pub use self::state::Crashed;
 pub use self::trace::{Op, OpKind, Outcome};
 
+use self::changes::Node;
 use self::handle::{MemoryFile, MemoryLock};
-use self::names::Node;
 use self::state::{Request, State};
 use crate::clock::Clock;
 use crate::error::name_path;
@@ -42,6 +43,8 @@ use crate::step::yield_once;
 #[derive(Clone)]
 pub struct InMemoryFileSystem {
     shared: Arc<Shared>,
+    /// The process that this one belongs to, if it is that of one process.
+    process: Option<u64>,
 }
 
 struct Shared {
@@ -112,23 +115,37 @@ impl Shared {
 impl InMemoryFileSystem {
     /// An empty disk, on which delays take no time.
     pub fn new(seed: u64) -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                state: Mutex::new(State::new(seed)),
-                clock: None,
-            }),
-        }
+        Self::with(seed, None)
     }
 
     /// An empty disk, on which delays are slept on `clock`.
     pub fn with_clock(seed: u64, clock: Arc<dyn Clock>) -> Self {
+        Self::with(seed, Some(clock))
+    }
+
+    fn with(seed: u64, clock: Option<Arc<dyn Clock>>) -> Self {
         let state = Mutex::new(State::new(seed));
         Self {
-            shared: Arc::new(Shared {
-                state,
-                clock: Some(clock),
-            }),
+            shared: Arc::new(Shared { state, clock }),
+            process: None,
         }
+    }
+
+    /// The same disk for the process that runs now: when that dies, this is dead for ever.
+    ///
+    /// Given to what is tested, it keeps a task that outlives a crash from touching the files of the
+    /// next process. Without it every operation belongs to the process that runs when it starts.
+    #[must_use]
+    pub fn for_this_process(&self) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            process: Some(self.generation()),
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        self.process
+            .unwrap_or_else(|| self.shared.lock().generation)
     }
 
     /// An operation of the process that runs now.
@@ -137,7 +154,7 @@ impl InMemoryFileSystem {
         request: Request,
         effect: impl FnOnce(&mut State) -> io::Result<T> + Send,
     ) -> io::Result<T> {
-        let generation = self.shared.lock().generation;
+        let generation = self.generation();
         self.shared
             .run(request, generation, |state, _| effect(state))
             .await
@@ -148,10 +165,10 @@ impl InMemoryFileSystem {
         kind: OpKind,
         path: &Path,
         writable: bool,
-        effect: impl FnOnce(&mut State) -> io::Result<names::Ino> + Send,
+        effect: impl FnOnce(&mut State) -> io::Result<changes::Ino> + Send,
     ) -> io::Result<Box<dyn FileHandle>> {
         let request = Request::on(kind, path);
-        let generation = self.shared.lock().generation;
+        let generation = self.generation();
         let (opened, delay) = self
             .shared
             .start(&request, generation, |state, _| effect(state))
@@ -241,17 +258,15 @@ impl FileSystem for InMemoryFileSystem {
     }
 
     async fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.run(Request::on(OpKind::SyncDir, path), |state| {
-            state.names.sync_dir(path)?;
-            state.forget_unreachable();
-            Ok(())
-        })
-        .await
+        let request = Request::on(OpKind::SyncDir, path);
+        let effect =
+            |state: &mut State, fault: Option<Effect>| state.sync_dir(path, fault.as_ref());
+        self.shared.run(request, self.generation(), effect).await
     }
 
     async fn lock(&self, path: &Path) -> io::Result<Box<dyn FileLock>> {
         let request = Request::on(OpKind::Lock, path);
-        let generation = self.shared.lock().generation;
+        let generation = self.generation();
         let (taken, delay) = self
             .shared
             .start(&request, generation, |state, _| state.lock(path))

@@ -5,63 +5,10 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// The number of a file or directory.
-pub(super) type Ino = u64;
+use super::changes::{Change, Ino, Node, Slot, Unsynced};
 
 /// The root directory's number.
 const ROOT: Ino = 0;
-
-/// What a name stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Node {
-    File(Ino),
-    Directory(Ino),
-}
-
-/// A place for a name: a directory and the name in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
-    dir: Ino,
-    name: OsString,
-}
-
-/// A change of names that no `sync_dir` has made durable.
-#[derive(Clone, Debug)]
-pub(super) enum Change {
-    Link { at: Slot, node: Node },
-    Unlink { at: Slot, node: Node },
-    Rename { from: Slot, to: Slot, node: Node },
-}
-
-impl Change {
-    fn slots(&self) -> impl Iterator<Item = &Slot> {
-        let (first, second) = match self {
-            Self::Link { at, .. } | Self::Unlink { at, .. } => (at, None),
-            Self::Rename { from, to, .. } => (from, Some(to)),
-        };
-        std::iter::once(first).chain(second)
-    }
-
-    /// The slot whose directory has to be synced: of a rename, the new name's.
-    fn target(&self) -> &Slot {
-        match self {
-            Self::Link { at, .. } | Self::Unlink { at, .. } => at,
-            Self::Rename { to, .. } => to,
-        }
-    }
-
-    fn node(&self) -> Node {
-        match self {
-            Self::Link { node, .. } | Self::Unlink { node, .. } | Self::Rename { node, .. } => {
-                *node
-            }
-        }
-    }
-
-    fn touches(&self, slot: &Slot) -> bool {
-        self.slots().any(|own| own == slot)
-    }
-}
 
 #[derive(Clone, Debug, Default)]
 struct Directory {
@@ -91,7 +38,7 @@ pub(super) enum View {
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     directories: BTreeMap<Ino, Directory>,
-    pending: Vec<Change>,
+    pending: Unsynced,
     next_ino: Ino,
 }
 
@@ -99,7 +46,7 @@ impl Names {
     pub(super) fn new() -> Self {
         Self {
             directories: BTreeMap::from([(ROOT, Directory::default())]),
-            pending: Vec::new(),
+            pending: Unsynced::default(),
             next_ino: ROOT + 1,
         }
     }
@@ -291,45 +238,21 @@ impl Names {
         let Node::Directory(dir) = self.resolve(path, View::Now)? else {
             return Err(io::ErrorKind::NotADirectory.into());
         };
-        let mut settled = vec![false; self.pending.len()];
-        for i in (0..self.pending.len()).rev() {
-            let (earlier, later) = self.pending.split_at(i + 1);
-            let Some(change) = earlier.last() else {
-                continue;
-            };
-            let needed = later
-                .iter()
-                .zip(settled.iter().skip(i + 1))
-                .any(|(other, &settled)| settled && change.slots().any(|s| other.touches(s)));
-            if let Some(flag) = settled.get_mut(i) {
-                *flag = needed || change.target().dir == dir;
-            }
-        }
-        let pending = std::mem::take(&mut self.pending);
-        for (change, settled) in pending.into_iter().zip(settled) {
-            if settled {
-                self.set(View::Durable, &change);
-            } else {
-                self.pending.push(change);
-            }
-        }
+        let settled = self.pending.settle(|_, change| change.target().dir == dir);
+        self.set_durable(&settled);
         Ok(())
     }
 
-    /// Resolves every un-synced change: `keep` says whether it reached the disk. A change that
-    /// builds on one that did not cannot have.
-    pub(super) fn power_loss(&mut self, mut keep: impl FnMut(u32) -> bool) {
-        let mut gone: Vec<Change> = Vec::new();
-        for (index, change) in (0..).zip(std::mem::take(&mut self.pending)) {
-            let founded = !gone
-                .iter()
-                .any(|lost| change.slots().any(|s| lost.touches(s)));
-            if keep(index) && founded {
-                self.set(View::Durable, &change);
-            } else {
-                gone.push(change);
-            }
+    fn set_durable(&mut self, changes: &[Change]) {
+        for change in changes {
+            self.set(View::Durable, change);
         }
+    }
+
+    /// Resolves every un-synced change: `keep` says of each whether it reached the disk.
+    pub(super) fn power_loss(&mut self, keep: impl FnMut(u32) -> bool) {
+        let kept = self.pending.resolve(keep);
+        self.set_durable(&kept);
         for directory in self.directories.values_mut() {
             directory.now = directory.durable.clone();
         }
@@ -380,20 +303,19 @@ impl Names {
     /// Whether a power loss can bring the file back, or leave it.
     pub(super) fn may_survive(&self, ino: Ino) -> bool {
         let node = Node::File(ino);
-        self.pending.iter().any(|change| change.node() == node)
+        self.pending.mention(node)
             || self
                 .directories
                 .values()
                 .any(|d| d.durable.values().any(|n| *n == node))
     }
 
-    /// Makes the changes that `change` makes durable at once, and no others.
+    /// Makes the changes that `change` makes durable at once, with those they build on.
     pub(super) fn durably<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
-        let earlier = std::mem::take(&mut self.pending);
+        let earlier = self.pending.len();
         let done = change(self);
-        for change in std::mem::replace(&mut self.pending, earlier) {
-            self.set(View::Durable, &change);
-        }
+        let settled = self.pending.settle(|index, _| index >= earlier);
+        self.set_durable(&settled);
         done
     }
 }

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::changes::{Ino, Node};
 use super::content::Content;
 use super::fate::PowerLoss;
 use super::fault::{Effect, Errno, Faults};
-use super::names::{Ino, Names, Node, View};
+use super::names::{Names, View};
 use super::trace::{Op, OpKind, Outcome};
 use crate::draws::Draws;
 

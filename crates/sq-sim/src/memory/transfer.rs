@@ -1,13 +1,14 @@
 //! Reads, writes and syncs of a file, with the faults they meet and the space they take.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
+use super::changes::{Ino, Node};
 use super::content;
 use super::fault::{Effect, Errno};
-use super::names::{Ino, Node, View};
+use super::names::View;
 use super::state::State;
 
 /// The longest file there can be, in bytes. Files are not sparse here, and a position that was read
@@ -139,7 +140,17 @@ impl State {
             self.give_back(freed);
             return Err(Errno::Io.error());
         }
-        file.content.sync();
+        if fault != Some(&Effect::IgnoreSync) {
+            file.content.sync();
+        }
+        Ok(())
+    }
+
+    pub(super) fn sync_dir(&mut self, path: &Path, fault: Option<&Effect>) -> io::Result<()> {
+        if fault != Some(&Effect::IgnoreSync) {
+            self.names.sync_dir(path)?;
+            self.forget_unreachable();
+        }
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sq_sim::{Clock, VirtualClock, poll_n_then_drop};
+use sq_sim::{Clock, SystemClock, VirtualClock, poll_n_then_drop};
 
 use crate::block_on;
 
@@ -84,5 +84,20 @@ fn a_sleep_of_nothing_ends_at_once() {
     block_on(async {
         let sleep = poll_n_then_drop(VirtualClock::new().sleep(Duration::ZERO), 1).await;
         assert!(sleep.is_some());
+    });
+}
+
+#[test]
+fn paused_time_moves_the_system_clock() {
+    let paused = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    paused.unwrap().block_on(async {
+        let start = SystemClock.now();
+        SystemClock.sleep(MINUTE).await;
+        assert_eq!(SystemClock.now() - start, MINUTE);
+        // 2020-01-01: the wall clock is the machine's.
+        assert!(SystemClock.wall_ms() > 1_577_836_800_000);
     });
 }

@@ -129,3 +129,17 @@ fn a_rename_across_directories_never_loses_a_durable_file() {
         );
     }
 }
+
+#[test]
+fn a_file_put_there_by_hand_is_durable_whatever_was_there() {
+    block_on(async {
+        let fs = InMemoryFileSystem::new(1);
+        fs.create_new(p("/a")).await.unwrap();
+        fs.create_new(p("/other")).await.unwrap();
+        fs.delete_file("/a").unwrap();
+        fs.write_file("/d/a", *b"x").unwrap();
+        fs.power_loss(Keep::All);
+        assert_eq!(fs.files(), [p("/d/a"), p("/other")]);
+        assert!(fs.delete_file("/a").is_err());
+    });
+}

@@ -227,3 +227,19 @@ fn the_trace_tells_what_was_done() {
         assert_eq!(fs.operations(), 5);
     });
 }
+
+/// A task that outlived its process went on renaming files under the next one.
+#[test]
+fn a_process_that_died_touches_nothing_any_more() {
+    block_on(async {
+        let disk = InMemoryFileSystem::new(1);
+        let old = disk.for_this_process();
+        old.create_new(p("/a")).await.unwrap();
+        let rename = old.rename(p("/a"), p("/b"));
+        disk.process_crash();
+        assert!(rename.await.is_err());
+        assert!(old.create_new(p("/c")).await.is_err());
+        disk.for_this_process().open(p("/a")).await.unwrap();
+        assert_eq!(disk.files(), [p("/a")]);
+    });
+}

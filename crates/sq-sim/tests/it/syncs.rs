@@ -153,3 +153,21 @@ fn a_directory_sync_can_fail() {
         assert_eq!(fs.durable_files(), [p("/a")]);
     });
 }
+
+/// The negative control of every test of durability.
+#[test]
+fn a_drive_can_ignore_syncs() {
+    let fs = InMemoryFileSystem::new(1);
+    fs.inject(Fault::new(Effect::IgnoreSync).always());
+    block_on(async {
+        let file = durable_file(&fs, "/a", b"old").await;
+        file.write_and_sync_at(0, &b(b"new")).await.unwrap();
+        fs.create_new(p("/b")).await.unwrap();
+        fs.sync_dir(p("/")).await.unwrap();
+    });
+    fs.power_loss(Keep::None);
+    assert_eq!(
+        (fs.read_file("/a").unwrap(), fs.files()),
+        (b"old".to_vec(), vec!["/a".into()])
+    );
+}
