@@ -1,9 +1,10 @@
-//! The commands of `sq` that are not `serve`.
+//! The commands of `sq`.
 //!
 //! Each is a clap subcommand whose `run` gives the exit code: 0, or 1 with a line on standard error
 //! that says why. (A mistake on the command line itself is clap's, and 2.)
 
 mod client;
+mod serve;
 mod topic;
 
 use std::fmt::Display;
@@ -11,6 +12,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 pub use client::{Client, ClientError};
+pub use serve::{ServeArgs, ServeError};
 pub use topic::{Broker, TopicCommand, TopicError};
 
 /// Writes what a command has to say, and gives its exit code.

@@ -1,0 +1,89 @@
+//! Replacing a small file so that a crash leaves the old one or the new one, whole.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use sq_sim::{DurableWriteError, FileSystem};
+
+/// What a file that is still being written ends in. It holds a character that no topic name can.
+pub const TEMPORARY_SUFFIX: &str = "@tmp";
+
+/// Reads a whole file, or `None` if there is none.
+///
+/// # Errors
+/// The file system's own; `FileTooLarge` for one that is longer than `limit` bytes, of which
+/// nothing is read.
+pub async fn read_whole<F: FileSystem>(
+    fs: &F,
+    path: &Path,
+    limit: usize,
+) -> io::Result<Option<Bytes>> {
+    let file = match fs.open_read_only(path).await {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let len = file.len().await?;
+    let len = usize::try_from(len)
+        .ok()
+        .filter(|len| *len <= limit)
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                format!("{} has {len} bytes, more than {limit}", path.display()),
+            )
+        })?;
+    file.read_at(0, len).await.map(Some)
+}
+
+/// Puts `content` at `path`, over whatever is there.
+///
+/// On `Ok` the new content is durable. On an error the file is the old or the new one, and which of
+/// them a crash would leave is unknown: a failure after the rename cannot be taken back.
+///
+/// # Errors
+/// The file system's own, from the write, the sync, the rename or the directory's sync.
+pub async fn replace<F: FileSystem>(fs: &F, path: &Path, content: Bytes) -> io::Result<()> {
+    let temporary = temporary_name(path)?;
+    // One that a crash or a failed sync left is not written again: its pages may be marked clean.
+    remove_if_there(fs, &temporary).await?;
+    let file = fs.create_new(&temporary).await?;
+    file.write_and_sync_at(0, &[content])
+        .await
+        .map_err(|e| match e {
+            DurableWriteError::Write(e) | DurableWriteError::Sync(e) => e,
+        })?;
+    drop(file);
+    fs.rename(&temporary, path).await?;
+    fs.sync_dir(directory_of(path)?).await
+}
+
+/// Unlinks a file; one that is not there is fine.
+///
+/// # Errors
+/// The file system's own.
+pub async fn remove_if_there<F: FileSystem>(fs: &F, path: &Path) -> io::Result<()> {
+    match fs.remove_file(path).await {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn temporary_name(path: &Path) -> io::Result<PathBuf> {
+    let mut name: OsString = path.file_name().ok_or_else(no_name)?.to_owned();
+    name.push(TEMPORARY_SUFFIX);
+    Ok(path.with_file_name(name))
+}
+
+fn directory_of(path: &Path) -> io::Result<&Path> {
+    path.parent().ok_or_else(no_name)
+}
+
+fn no_name() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "a path of a file in a directory is needed",
+    )
+}

@@ -1,0 +1,182 @@
+//! What every connection of a broker shares.
+
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use sq_sim::{Clock, FileSystem};
+use sq_storage::SegmentIds;
+use tokio::sync::Semaphore;
+use uuid::Uuid;
+
+use crate::budget::Budget;
+use crate::config::{Config, HostPort};
+use crate::data_dir::{DataDir, DataDirError};
+use crate::meta::{FileMetaStore, MetaStore, OpenError};
+use crate::partition::{PartitionEnv, PartitionLimits};
+use crate::producer_ids::ProducerIds;
+use crate::producers::ProducerLimits;
+use crate::topics::{Topics, TopicsError};
+
+/// The id of the one broker of a cluster of one.
+pub const BROKER_ID: i32 = 1;
+
+/// Partitions that are opened at a time.
+const OPENING_AT_A_TIME: usize = 16;
+
+/// Who this broker is to its clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster's id, as Kafka writes one.
+    pub cluster_id: String,
+    /// The broker's number in it.
+    pub broker_id: i32,
+    /// What clients are told to connect to.
+    pub advertised: HostPort,
+}
+
+/// A broker without its listener.
+#[derive(Debug)]
+pub struct Broker<F: FileSystem> {
+    /// The settings.
+    pub config: Config,
+    /// Who this is.
+    pub identity: Identity,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// The topics.
+    pub topics: Arc<Topics<F>>,
+    /// Producer ids to give out.
+    pub producer_ids: ProducerIds,
+    /// Bytes of requests in flight.
+    pub request_memory: Budget,
+    /// Bytes of fetched batches in flight.
+    pub fetch_memory: Budget,
+}
+
+/// Why a broker does not start. Nothing was deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data directory is not one to use.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// The metadata cannot be trusted.
+    #[error(transparent)]
+    Meta(#[from] OpenError),
+    /// The topics could not be brought up.
+    #[error(transparent)]
+    Topics(#[from] TopicsError),
+}
+
+/// What a broker takes from outside.
+#[derive(Debug)]
+pub struct Surroundings<F: FileSystem> {
+    /// The file system.
+    pub fs: Arc<F>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness: for the ids of the cluster and of topics and segments.
+    pub rng: StdRng,
+}
+
+impl<F: FileSystem> Broker<F> {
+    /// Opens the data directory and starts the partitions. `advertised` is what clients are told to
+    /// connect to.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start(
+        config: Config,
+        advertised: HostPort,
+        surroundings: Surroundings<F>,
+    ) -> Result<Arc<Self>, StartError> {
+        let Surroundings { fs, clock, mut rng } = surroundings;
+        let new_cluster_id = uuid::Builder::from_random_bytes(rng.random()).into_uuid();
+        let data_dir =
+            DataDir::open(Arc::clone(&fs), &config.data_dir, BROKER_ID, new_cluster_id).await?;
+        let stamp = data_dir.stamp();
+        let meta = if data_dir.is_new() {
+            FileMetaStore::create(Arc::clone(&fs), data_dir.path()).await?
+        } else {
+            FileMetaStore::open(Arc::clone(&fs), data_dir.path()).await?
+        };
+        let meta: Arc<dyn MetaStore> = Arc::new(meta);
+        let env = Arc::new(PartitionEnv {
+            fs,
+            clock: Arc::clone(&clock),
+            limits: partition_limits(&config),
+            segment_ids: SegmentIds::seeded(rng.random()),
+            opening: Semaphore::new(OPENING_AT_A_TIME),
+        });
+        let topic_rng = StdRng::from_rng(&mut rng);
+        let defaults = config.topic.clone();
+        let topics = Topics::start(env, Arc::clone(&meta), data_dir, defaults, topic_rng).await?;
+        Ok(Arc::new(Self {
+            identity: Identity {
+                cluster_id: kafka_text(stamp.cluster_id),
+                broker_id: stamp.broker_id,
+                advertised,
+            },
+            clock,
+            topics,
+            producer_ids: ProducerIds::new(meta),
+            request_memory: Budget::new(config.limits.node_in_flight_bytes),
+            fetch_memory: Budget::new(config.limits.fetch_memory_bytes),
+            config,
+        }))
+    }
+
+    /// Closes every partition cleanly, so that the next start has the least to find out.
+    pub async fn close(&self) {
+        self.topics.close().await;
+    }
+}
+
+fn partition_limits(config: &Config) -> PartitionLimits {
+    PartitionLimits {
+        mark_after: config.idle_mark,
+        producers: ProducerLimits {
+            expiry: config.producer_id_expiry,
+            ..ProducerLimits::default()
+        },
+        ..PartitionLimits::default()
+    }
+}
+
+/// An id as Kafka writes it: base 64 for URLs, without padding, 22 characters.
+fn kafka_text(id: Uuid) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let bits = id.as_u128();
+    // 22 digits of 6 bits are 132: the last digit's lower four are padding.
+    let digit = |n: u32| {
+        let shifted = if n < 21 {
+            bits >> (122 - 6 * n)
+        } else {
+            bits << 4
+        };
+        let index = usize::try_from(shifted & 0x3f).unwrap_or(0);
+        ALPHABET.get(index).copied().map_or('A', char::from)
+    };
+    (0..22).map(digit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kafka_text;
+    use uuid::Uuid;
+
+    #[test]
+    fn an_id_is_written_as_kafka_writes_it() {
+        // Computed with java.util.Base64's URL encoder.
+        assert_eq!(kafka_text(Uuid::from_u128(0)), "AAAAAAAAAAAAAAAAAAAAAA");
+        assert_eq!(
+            kafka_text(Uuid::from_u128(u128::MAX)),
+            "_____________________w"
+        );
+        assert_eq!(kafka_text(Uuid::from_u128(1)), "AAAAAAAAAAAAAAAAAAAAAQ");
+        assert_eq!(
+            kafka_text(Uuid::from_u128(0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f)),
+            "AAECAwQFBgcICQoLDA0ODw"
+        );
+    }
+}

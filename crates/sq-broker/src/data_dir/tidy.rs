@@ -1,0 +1,157 @@
+//! Bringing a data directory in line with the metadata.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sq_sim::{EntryKind, FileSystem};
+use sq_storage::TopicName;
+
+use super::DataDir;
+use crate::meta::{MetaImage, TopicId};
+
+const DELETED_PREFIX: &str = "@deleted-";
+const ORPHANS: &str = "@orphans";
+
+impl<F: FileSystem> DataDir<F> {
+    /// Where a topic's partitions are.
+    pub fn topic_path(&self, name: &TopicName) -> PathBuf {
+        self.path.join(name.as_str())
+    }
+
+    /// Takes a deleted topic's directory out of the way of its name, durably. What is left of it is
+    /// at the path that is returned; `None` if it had no directory.
+    ///
+    /// # Errors
+    /// The file system's own; the directory is then at its old place or at the new one, and calling
+    /// this again finds it.
+    pub async fn move_deleted(&self, name: &TopicName, id: TopicId) -> io::Result<Option<PathBuf>> {
+        let target = self.path.join(format!("{DELETED_PREFIX}{id}"));
+        match self.fs.rename(&self.topic_path(name), &target).await {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                // Nothing was written yet, or the rename of an earlier attempt took place.
+                self.fs.sync_dir(&self.path).await?;
+                return Ok(self.exists(&target).await.then_some(target));
+            }
+            Err(e) => return Err(e),
+        }
+        self.fs.sync_dir(&self.path).await?;
+        Ok(Some(target))
+    }
+
+    /// What removes a directory that [`move_deleted`](Self::move_deleted) made, apart from this.
+    pub fn remover(&self) -> Remover<F> {
+        Remover {
+            fs: Arc::clone(&self.fs),
+            data_dir: self.path.clone(),
+        }
+    }
+
+    /// What earlier deletions left.
+    ///
+    /// # Errors
+    /// The file system's own.
+    pub async fn leftovers(&self) -> io::Result<Vec<PathBuf>> {
+        let entries = self.fs.list_dir(&self.path).await?;
+        Ok(entries
+            .iter()
+            .filter(|e| e.kind == EntryKind::Directory)
+            .filter_map(|e| e.name.to_str())
+            .filter(|name| name.starts_with(DELETED_PREFIX))
+            .map(|name| self.path.join(name))
+            .collect())
+    }
+
+    /// Moves every directory that could be a topic's, and is none's, into `@orphans`, and says what
+    /// went where. Nothing is deleted: an unknown directory may be all that is left of something.
+    ///
+    /// # Errors
+    /// The file system's own.
+    pub async fn quarantine_orphans(
+        &self,
+        image: &MetaImage,
+    ) -> io::Result<BTreeMap<TopicName, PathBuf>> {
+        let mut moved = BTreeMap::new();
+        for entry in self.fs.list_dir(&self.path).await? {
+            let name = entry
+                .name
+                .to_str()
+                .and_then(|name| TopicName::new(name).ok());
+            let (Some(name), EntryKind::Directory) = (name, entry.kind) else {
+                continue;
+            };
+            if image.topics.contains_key(&name) {
+                continue;
+            }
+            let target = self.quarantine(&name).await?;
+            moved.insert(name, target);
+        }
+        Ok(moved)
+    }
+
+    async fn quarantine(&self, name: &TopicName) -> io::Result<PathBuf> {
+        let orphans = self.path.join(ORPHANS);
+        self.fs.create_dir_all(&orphans).await?;
+        let taken = self.fs.list_dir(&orphans).await?;
+        let number = taken
+            .iter()
+            .filter_map(|e| e.name.to_str()?.parse::<u64>().ok())
+            .max()
+            .map_or(1, |highest| highest.saturating_add(1));
+        let place = orphans.join(number.to_string());
+        self.fs.create_dir_all(&place).await?;
+        let target = place.join(name.as_str());
+        self.fs.rename(&self.topic_path(name), &target).await?;
+        for directory in [&place, &orphans, &self.path] {
+            self.fs.sync_dir(directory).await?;
+        }
+        Ok(target)
+    }
+
+    async fn exists(&self, directory: &Path) -> bool {
+        self.fs.list_dir(directory).await.is_ok()
+    }
+}
+
+/// Removes what is left of deleted topics.
+#[derive(Debug)]
+pub struct Remover<F: FileSystem> {
+    fs: Arc<F>,
+    data_dir: PathBuf,
+}
+
+impl<F: FileSystem> Remover<F> {
+    /// Removes a deleted topic's directory and all below it.
+    ///
+    /// # Errors
+    /// The file system's own; calling this again goes on.
+    pub async fn remove(&self, path: &Path) -> io::Result<()> {
+        remove_tree(&*self.fs, path).await?;
+        self.fs.sync_dir(&self.data_dir).await
+    }
+}
+
+/// Removes a directory and all below it.
+async fn remove_tree<F: FileSystem>(fs: &F, root: &Path) -> io::Result<()> {
+    // Depth first without recursion: a directory is looked at again once its children are gone.
+    let mut stack = vec![root.to_owned()];
+    while let Some(directory) = stack.last().cloned() {
+        let mut children = Vec::new();
+        for entry in fs.list_dir(&directory).await? {
+            let path = directory.join(&entry.name);
+            match entry.kind {
+                EntryKind::Directory => children.push(path),
+                EntryKind::File | EntryKind::Other => fs.remove_file(&path).await?,
+            }
+        }
+        if children.is_empty() {
+            fs.remove_dir(&directory).await?;
+            stack.pop();
+        } else {
+            stack.append(&mut children);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! `Produce`: batches in.
+//!
+//! It has two halves. [`begin`] validates and queues every batch, and is called in the order in
+//! which requests arrive: so batches of one connection are stored in the order in which they were
+//! sent. [`Produced::finish`] waits for what became of them.
+
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
+use kafka_protocol::messages::{ProduceRequest, ProduceResponse, TopicName as WireName};
+use sq_sim::FileSystem;
+
+use super::{text, wire_offset};
+use crate::batch::validate_produced;
+use crate::broker::Broker;
+use crate::partition::{AppendError, Appended, NewBatch, PendingAppend};
+use crate::protocol::ResponseError;
+use crate::topics::Topic;
+
+/// No acknowledgement: the response is left out.
+const ACKS_NONE: i16 = 0;
+
+/// An offset or a time that there is not.
+const NONE: i64 = -1;
+
+/// A produce request whose batches are queued.
+#[derive(Debug)]
+pub struct Produced {
+    topics: Vec<(WireName, Vec<(i32, Queued)>)>,
+    silent: bool,
+}
+
+type Refusal = (ResponseError, String);
+type Queued = Result<PendingAppend, Refusal>;
+
+/// What became of a produce request.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The response, to be sent unless the client wants none.
+    pub response: ProduceResponse,
+    /// Set if the client wants no response and not all is well: the connection is to be closed, as
+    /// the only way to tell.
+    pub silent_failure: Option<ProduceFailed>,
+}
+
+/// Why a partition's batch was not stored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{topic}/{partition}: {reason}")]
+pub struct ProduceFailed {
+    /// The topic that was named.
+    pub topic: String,
+    /// The partition that was named.
+    pub partition: i32,
+    /// Why.
+    pub reason: String,
+}
+
+pub(super) async fn begin<F: FileSystem>(
+    broker: &Broker<F>,
+    version: i16,
+    request: ProduceRequest,
+) -> Produced {
+    let refusal = refusal_of_all(&request);
+    let current = broker.topics.current();
+    let mut topics = Vec::with_capacity(request.topic_data.len());
+    for TopicProduceData {
+        name,
+        partition_data,
+        ..
+    } in request.topic_data
+    {
+        let topic = current.by_name(&name);
+        let mut partitions = Vec::with_capacity(partition_data.len());
+        for data in partition_data {
+            let index = data.index;
+            let queued = match &refusal {
+                Some(refusal) => Err(refusal.clone()),
+                None => queue(topic.map(|topic| &**topic), version, data).await,
+            };
+            partitions.push((index, queued));
+        }
+        topics.push((name, partitions));
+    }
+    Produced {
+        topics,
+        silent: request.acks == ACKS_NONE,
+    }
+}
+
+/// What refuses a request as a whole.
+fn refusal_of_all(request: &ProduceRequest) -> Option<Refusal> {
+    if request.transactional_id.is_some() {
+        let message = "transactions are not supported".to_owned();
+        return Some((ResponseError::TransactionalIdAuthorizationFailed, message));
+    }
+    // One broker is the leader and all of its replicas: 1 and "all" ask for the same.
+    (!matches!(request.acks, -1..=1)).then(|| {
+        let message = format!("acks {}: there are 0, 1 and -1 for all", request.acks);
+        (ResponseError::InvalidRequiredAcks, message)
+    })
+}
+
+async fn queue<F: FileSystem>(
+    topic: Option<&Topic<F>>,
+    version: i16,
+    data: PartitionProduceData,
+) -> Queued {
+    let unknown = || {
+        (
+            ResponseError::UnknownTopicOrPartition,
+            "no such topic or partition".to_owned(),
+        )
+    };
+    let topic = topic.ok_or_else(unknown)?;
+    let partition = topic.partition(data.index).ok_or_else(unknown)?;
+    let records = data.records.unwrap_or_default();
+    let most = topic.config.max_message_bytes as usize;
+    let header = validate_produced(&records, most, version)
+        .map_err(|error| (error.response(), error.to_string()))?;
+    partition
+        .enqueue(NewBatch::new(records, &header))
+        .await
+        .map_err(|e| refused(&e))
+}
+
+impl Produced {
+    /// Whether the client wants no response.
+    pub fn is_silent(&self) -> bool {
+        self.silent
+    }
+
+    /// Waits for every batch.
+    pub async fn finish(self) -> Outcome {
+        let mut silent_failure = None;
+        let mut responses = Vec::with_capacity(self.topics.len());
+        for (name, partitions) in self.topics {
+            let mut partition_responses = Vec::with_capacity(partitions.len());
+            for (index, queued) in partitions {
+                let outcome = match queued {
+                    Ok(pending) => pending.outcome().await.map_err(|e| refused(&e)),
+                    Err(refusal) => Err(refusal),
+                };
+                if let (true, Err((_, reason))) = (self.silent, &outcome) {
+                    silent_failure.get_or_insert_with(|| ProduceFailed {
+                        topic: name.to_string(),
+                        partition: index,
+                        reason: reason.clone(),
+                    });
+                }
+                partition_responses.push(response(index, outcome));
+            }
+            responses.push(
+                TopicProduceResponse::default()
+                    .with_name(name)
+                    .with_partition_responses(partition_responses),
+            );
+        }
+        let response = ProduceResponse::default().with_responses(responses);
+        Outcome {
+            response,
+            silent_failure,
+        }
+    }
+}
+
+fn response(index: i32, outcome: Result<Appended, Refusal>) -> PartitionProduceResponse {
+    let response = PartitionProduceResponse::default()
+        .with_index(index)
+        .with_log_append_time_ms(NONE);
+    match outcome {
+        Ok(Appended {
+            base_offset,
+            log_start_offset,
+        }) => response
+            .with_base_offset(wire_offset(base_offset))
+            .with_log_start_offset(wire_offset(log_start_offset)),
+        Err((error, message)) => response
+            .with_error_code(error.code())
+            .with_error_message(Some(text(message)))
+            .with_base_offset(NONE)
+            .with_log_start_offset(NONE),
+    }
+}
+
+fn refused(error: &AppendError) -> Refusal {
+    let code = match error {
+        AppendError::OutOfOrder { .. } => ResponseError::OutOfOrderSequenceNumber,
+        AppendError::StaleEpoch { .. } => ResponseError::InvalidProducerEpoch,
+        AppendError::Storage(_) | AppendError::Unavailable(_) => ResponseError::KafkaStorageError,
+        // The topic was deleted, or the broker stops: either way the client has to ask again who
+        // leads the partition.
+        AppendError::Closed => ResponseError::NotLeaderOrFollower,
+    };
+    (code, error.to_string())
+}

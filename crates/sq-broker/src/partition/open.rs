@@ -1,0 +1,90 @@
+//! Opening a partition: its log, and what the log says about its producers.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sq_sim::FileSystem;
+use sq_storage::frame::FrameKind;
+use sq_storage::{LogReader, ReadError, StoredFrame, WalConfig, WalWriter};
+
+use super::{PartitionEnv, PartitionId, snapshots};
+use crate::batch::BatchHeader;
+use crate::producers::{ProducerStamp, ProducerTable};
+
+/// How much of the log is read at a time while producers are gathered from it, in bytes.
+const REPLAY_BYTES: usize = 1 << 20;
+
+/// A partition that is ready for appends.
+pub(super) struct Opened<F: FileSystem> {
+    pub(super) writer: WalWriter<F>,
+    pub(super) producers: ProducerTable,
+}
+
+/// Opens the log and brings the producers up to its end. Fails with the reason, in words.
+pub(super) async fn open<F: FileSystem>(
+    env: &PartitionEnv<F>,
+    id: &PartitionId,
+    config: WalConfig,
+    directory: &Path,
+) -> Result<Opened<F>, String> {
+    let (fs, clock) = (Arc::clone(&env.fs), Arc::clone(&env.clock));
+    let writer = WalWriter::with_clock(fs, config, id.topic.clone(), id.partition, clock)
+        .await
+        .map_err(|e| e.to_string())?;
+    let reader = writer.reader();
+    let limits = env.limits.producers;
+    let snapshot = snapshots::load(&*env.fs, directory, id, reader.end_offset(), limits)
+        .await
+        .map_err(|e| format!("producer snapshots in {}: {e}", directory.display()))?;
+    let (mut producers, from) =
+        snapshot.unwrap_or_else(|| (ProducerTable::new(limits), reader.start_offset()));
+    replay(&reader, from.max(reader.start_offset()), id, &mut producers)
+        .await
+        .map_err(|e| format!("gathering producers: {e}"))?;
+    producers.expire(env.clock.wall_ms());
+    Ok(Opened { writer, producers })
+}
+
+/// Takes in the header of every batch from `offset` on.
+async fn replay<F: FileSystem>(
+    reader: &LogReader<F>,
+    mut offset: u64,
+    id: &PartitionId,
+    producers: &mut ProducerTable,
+) -> Result<(), ReadError> {
+    while offset < reader.end_offset() {
+        match reader.read(offset, REPLAY_BYTES).await {
+            Ok(frames) => {
+                let Some(last) = frames.last() else {
+                    return Ok(());
+                };
+                let next = last.end_offset();
+                for frame in frames.iter().filter(|f| f.base_offset >= offset) {
+                    record(frame, producers);
+                }
+                offset = next;
+            }
+            Err(ReadError::Damaged(error)) => {
+                // What the damaged part held of producers is lost, and what lies behind it is not.
+                tracing::error!(%id, offset, %error, "damage passed over while gathering producers");
+                let behind = reader.segments().into_iter().map(|s| s.base_offset);
+                let Some(next) = behind.filter(|base| *base > offset).min() else {
+                    return Ok(());
+                };
+                offset = next;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn record(frame: &StoredFrame, producers: &mut ProducerTable) {
+    if frame.kind != FrameKind::Batch {
+        return;
+    }
+    let header = BatchHeader::parse(&frame.payload);
+    if let Some(stamp) = header.as_ref().and_then(ProducerStamp::of) {
+        producers.record(&stamp, frame.base_offset, frame.append_time_ms);
+    }
+}

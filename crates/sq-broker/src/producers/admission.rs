@@ -1,0 +1,119 @@
+//! Deciding about batches that will be written together.
+
+use std::collections::HashMap;
+
+use super::table::{BatchEntry, Producer};
+use super::{ProducerStamp, ProducerTable};
+
+/// What is to be done with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Store it, at the offset that was named.
+    Append,
+    /// It is in the log already.
+    Duplicate {
+        /// Where.
+        base_offset: u64,
+    },
+    /// It is a copy of a batch of this very group. What becomes of that becomes of this.
+    DuplicateInGroup {
+        /// Where that batch will be if it can be stored.
+        base_offset: u64,
+    },
+    /// It is neither the next batch nor a remembered one: `OUT_OF_ORDER_SEQUENCE_NUMBER`.
+    OutOfOrder {
+        /// The sequence it should have begun with.
+        expected: i32,
+    },
+    /// A later epoch of this producer has written: `INVALID_PRODUCER_EPOCH`.
+    StaleEpoch {
+        /// That epoch.
+        current: i16,
+    },
+}
+
+/// One group's decisions, on top of what the log holds. Dropping it leaves no trace; what was
+/// stored in the end is told to the table by [`ProducerTable::record`].
+#[derive(Debug)]
+pub struct Admission<'a> {
+    table: &'a ProducerTable,
+    now_ms: u64,
+    /// The producers of this group, as they will be if all of it is stored.
+    staged: HashMap<i64, Staged>,
+}
+
+#[derive(Debug)]
+struct Staged {
+    producer: Producer,
+    /// Batches at or above this offset are not in the log yet.
+    group_starts_at: u64,
+}
+
+impl<'a> Admission<'a> {
+    /// Begins a group.
+    pub fn new(table: &'a ProducerTable, now_ms: u64) -> Self {
+        Self {
+            table,
+            now_ms,
+            staged: HashMap::new(),
+        }
+    }
+
+    /// Decides about the next batch, which will get `next_offset` if it is to be stored.
+    pub fn admit(&mut self, batch: &ProducerStamp, next_offset: u64) -> Verdict {
+        let staged = self.staged.get(&batch.producer_id);
+        let known = staged
+            .map(|s| &s.producer)
+            .or_else(|| self.table.get(batch.producer_id, self.now_ms));
+        let verdict = known.map_or(Verdict::Append, |producer| decide(producer, batch));
+        let group_starts_at = staged.map_or(next_offset, |s| s.group_starts_at);
+        match verdict {
+            Verdict::Append => {
+                let mut producer = known.cloned().unwrap_or_else(|| Producer::new(batch.epoch));
+                let entry = BatchEntry {
+                    first_sequence: batch.first_sequence,
+                    last_sequence: batch.last_sequence(),
+                    base_offset: next_offset,
+                };
+                producer.push(batch.epoch, entry);
+                self.staged.insert(
+                    batch.producer_id,
+                    Staged {
+                        producer,
+                        group_starts_at,
+                    },
+                );
+                Verdict::Append
+            }
+            Verdict::Duplicate { base_offset }
+                if staged.is_some() && base_offset >= group_starts_at =>
+            {
+                Verdict::DuplicateInGroup { base_offset }
+            }
+            other => other,
+        }
+    }
+}
+
+fn decide(producer: &Producer, batch: &ProducerStamp) -> Verdict {
+    if batch.epoch < producer.epoch {
+        return Verdict::StaleEpoch {
+            current: producer.epoch,
+        };
+    }
+    if batch.epoch > producer.epoch {
+        return match batch.first_sequence {
+            0 => Verdict::Append,
+            _ => Verdict::OutOfOrder { expected: 0 },
+        };
+    }
+    if let Some(entry) = producer.find(batch.first_sequence, batch.last_sequence()) {
+        return Verdict::Duplicate {
+            base_offset: entry.base_offset,
+        };
+    }
+    match producer.expected() {
+        Some(expected) if expected != batch.first_sequence => Verdict::OutOfOrder { expected },
+        _ => Verdict::Append,
+    }
+}

@@ -1,0 +1,261 @@
+//! One connection: requests in, answers out in the same order.
+//!
+//! Two halves run side by side in one task. The reading half takes a request as soon as there is
+//! memory for it and begins it: batches are queued in the order of arrival, and anything that may
+//! take a while runs on its own. The writing half takes the answers in the order of the requests. So
+//! a fetch that waits for data holds back the answers behind it, as the protocol wants, and the
+//! execution of none of them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use sq_sim::FileSystem;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{mpsc, watch};
+
+use super::reply::{Owed, Reply, ReplyError};
+use crate::broker::Broker;
+use crate::budget::{Budget, Held};
+use crate::handlers::{self, Begun, Caller, FetchCursor};
+use crate::protocol::frame::{self, FrameError};
+use crate::protocol::{self, DecodeError, write_frame};
+
+/// Requests of one connection that are under way at a time.
+const REQUESTS_AT_A_TIME: usize = 256;
+
+/// How long a connection may be silent while nothing is owed to it. Kafka's
+/// `connections.max.idle.ms`.
+const MAX_IDLE: Duration = Duration::from_mins(10);
+
+/// How long a request may take to arrive once its length has.
+const MAX_ARRIVAL: Duration = Duration::from_mins(2);
+
+/// How long a client may take over one response.
+const MAX_DELIVERY: Duration = Duration::from_mins(2);
+
+/// Why a connection ended that its client did not close between two requests.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectionError {
+    /// What came is no frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// What came is no request.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A request did not arrive as a whole.
+    #[error("a request of {length} bytes did not arrive within {} s", MAX_ARRIVAL.as_secs())]
+    Arrival {
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// Nothing came.
+    #[error("nothing came for {} s", MAX_IDLE.as_secs())]
+    Idle,
+    /// There is no way to answer but this.
+    #[error(transparent)]
+    Reply(#[from] ReplyError),
+    /// A response was not taken.
+    #[error("a response of {length} bytes was not taken within {} s", MAX_DELIVERY.as_secs())]
+    Delivery {
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// The connection failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl ConnectionError {
+    /// Whether the client just went away, which is nobody's fault.
+    pub(super) fn is_the_peers_leaving(&self) -> bool {
+        match self {
+            Self::Io(e) | Self::Frame(FrameError::Io(e)) => matches!(
+                e.kind(),
+                io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::ConnectionAborted
+            ),
+            Self::Idle => true,
+            _ => false,
+        }
+    }
+}
+
+/// An answer to come, and what its request holds until it is written.
+struct InFlight {
+    owed: Owed,
+    _memory: (Held, Held),
+}
+
+/// What the halves of a connection share.
+struct Connection<'a, F: FileSystem> {
+    broker: &'a Arc<Broker<F>>,
+    peer: SocketAddr,
+    caller: Caller,
+    /// Bytes of this connection's requests in flight.
+    memory: Budget,
+}
+
+/// Serves a connection until the client closes it, something is wrong, or the broker stops.
+pub(super) async fn serve<F, R, W>(
+    broker: &Arc<Broker<F>>,
+    peer: SocketAddr,
+    reader: R,
+    writer: W,
+    stop: watch::Receiver<bool>,
+) -> Result<(), ConnectionError>
+where
+    F: FileSystem,
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let (hurry_sender, hurry) = watch::channel(false);
+    let caller = Caller {
+        hurry,
+        cursor: Arc::new(Mutex::new(FetchCursor::default())),
+    };
+    let memory = Budget::new(broker.config.limits.connection_in_flight_bytes);
+    let connection = Connection {
+        broker,
+        peer,
+        caller,
+        memory,
+    };
+    let (in_flight, owed) = mpsc::channel(REQUESTS_AT_A_TIME);
+    let reading = async {
+        let outcome = connection.read_all(reader, in_flight, stop).await;
+        // Nothing more will come: whoever waits for data is answered with what there is.
+        hurry_sender.send_replace(true);
+        outcome
+    };
+    let mut reading = std::pin::pin!(reading);
+    let mut writing = std::pin::pin!(connection.write_all(writer, owed));
+    tokio::select! {
+        biased;
+        // Only an error ends the writing half before the reading one.
+        written = &mut writing => written,
+        read = &mut reading => {
+            writing.await?;
+            read
+        }
+    }
+}
+
+impl<F: FileSystem> Connection<'_, F> {
+    async fn read_all<R: AsyncRead + Unpin>(
+        &self,
+        mut reader: R,
+        in_flight: mpsc::Sender<InFlight>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(), ConnectionError> {
+        let mut buffer = BytesMut::new();
+        loop {
+            let next = tokio::select! {
+                biased;
+                // An error means that nobody is left who could say stop.
+                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+                next = self.next_length(&mut reader, &mut buffer, &in_flight) => next?,
+            };
+            let Some(length) = next else { return Ok(()) };
+            let memory = (
+                self.memory.take(length).await,
+                self.broker.request_memory.take(length).await,
+            );
+            let frame = tokio::select! {
+                biased;
+                frame = frame::read_body(&mut reader, &mut buffer, length) => frame?,
+                () = self.broker.clock.sleep(MAX_ARRIVAL) => {
+                    return Err(ConnectionError::Arrival { length });
+                }
+                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+            };
+            let owed = self.begin(frame).await?;
+            if in_flight
+                .send(InFlight {
+                    owed,
+                    _memory: memory,
+                })
+                .await
+                .is_err()
+            {
+                // The writing half has failed, and says why.
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for the next request's length; `None` once the client has closed the connection.
+    async fn next_length<R: AsyncRead + Unpin>(
+        &self,
+        reader: &mut R,
+        buffer: &mut BytesMut,
+        in_flight: &mpsc::Sender<InFlight>,
+    ) -> Result<Option<usize>, ConnectionError> {
+        let most = self.broker.config.limits.max_frame_bytes;
+        loop {
+            tokio::select! {
+                biased;
+                length = frame::read_length(reader, buffer, most) => return Ok(length?),
+                () = self.broker.clock.sleep(MAX_IDLE) => {
+                    if in_flight.capacity() == in_flight.max_capacity() {
+                        return Err(ConnectionError::Idle);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins a request.
+    async fn begin(&self, frame: bytes::Bytes) -> Result<Owed, ConnectionError> {
+        let request = match protocol::decode(frame) {
+            Ok(request) => request,
+            Err(
+                error @ DecodeError::UnsupportedVersion {
+                    answer: Some(_), ..
+                },
+            ) => {
+                tracing::info!(peer = %self.peer, %error, "answered with what is spoken");
+                return error
+                    .into_answer()
+                    .map(Owed::ready)
+                    .ok_or(ConnectionError::Idle);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let (version, correlation_id) = (request.version, request.correlation_id);
+        Ok(match handlers::begin(self.broker, request).await {
+            Begun::Produce(produced) => Owed::produced(produced, version, correlation_id),
+            Begun::Later(request) => {
+                let (broker, caller) = (Arc::clone(self.broker), self.caller.clone());
+                Owed::task(tokio::spawn(async move {
+                    let answer = handlers::finish(&broker, &caller, *request).await;
+                    Reply::encode(version, correlation_id, answer)
+                }))
+            }
+        })
+    }
+
+    async fn write_all<W: AsyncWrite + Unpin>(
+        &self,
+        mut writer: W,
+        mut owed: mpsc::Receiver<InFlight>,
+    ) -> Result<(), ConnectionError> {
+        while let Some(in_flight) = owed.recv().await {
+            let Some(reply) = in_flight.owed.reply().await? else {
+                continue;
+            };
+            let length = reply.encoded.len();
+            tokio::select! {
+                biased;
+                written = write_frame(&mut writer, &reply.encoded) => written?,
+                () = self.broker.clock.sleep(MAX_DELIVERY) => {
+                    return Err(ConnectionError::Delivery { length });
+                }
+            }
+        }
+        Ok(())
+    }
+}
