@@ -2,9 +2,11 @@
 
 use std::io;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
-use sq_broker::cli::{ServeArgs, TopicCommand};
+use sq_broker::cli::{SegmentCommand, ServeArgs, TopicCommand};
+use sq_sim::OsFileSystem;
 use tracing_subscriber::EnvFilter;
 
 /// Threads that may block in the file system at a time.
@@ -25,6 +27,9 @@ enum Command {
     /// Create, list, describe and delete topics.
     #[command(subcommand)]
     Topic(TopicCommand),
+    /// Look into segment files.
+    #[command(subcommand)]
+    Segment(SegmentCommand),
 }
 
 fn main() -> ExitCode {
@@ -51,5 +56,6 @@ async fn run(command: Command) -> ExitCode {
     match command {
         Command::Serve(args) => args.run().await,
         Command::Topic(command) => command.run().await,
+        Command::Segment(command) => command.run(Arc::new(OsFileSystem::inline())).await,
     }
 }

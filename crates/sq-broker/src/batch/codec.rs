@@ -19,6 +19,18 @@ pub enum Compression {
     Zstd,
 }
 
+impl std::fmt::Display for Compression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Gzip => "gzip",
+            Self::Snappy => "snappy",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        })
+    }
+}
+
 /// What the Java library's Snappy streams begin with; two version numbers follow.
 const SNAPPY_FRAMING: &[u8] = b"\x82SNAPPY\0";
 

@@ -123,7 +123,7 @@ impl BatchHeader {
 }
 
 /// The CRC-32C of a whole batch's covered part.
-pub(super) fn checksum(batch: &[u8]) -> u32 {
+pub(crate) fn checksum(batch: &[u8]) -> u32 {
     crc32c::crc32c(batch.get(CRC_FROM..).unwrap_or_default())
 }
 

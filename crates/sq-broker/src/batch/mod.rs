@@ -24,6 +24,7 @@ mod lookup;
 mod validate;
 
 pub use codec::Compression;
+pub(crate) use header::checksum;
 pub use header::{Attributes, BatchHeader, HEADER_LEN, assign};
 pub use lookup::{LookupError, lookup_timestamp};
 pub use validate::{BatchError, validate_produced};

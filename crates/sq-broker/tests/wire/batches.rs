@@ -81,7 +81,7 @@ fn compress(plain: &mut BytesMut, out: &mut BytesMut, codec: Codec) -> anyhow::R
 }
 
 /// A batch of one record for each timestamp.
-fn batch_of(timestamps: &[i64], codec: Codec) -> Bytes {
+pub(crate) fn batch_of(timestamps: &[i64], codec: Codec) -> Bytes {
     let value = Bytes::from_static(b"a value, a value, a value");
     let one = |(index, timestamp): (usize, &i64)| record(index, *timestamp, value.clone());
     encode(

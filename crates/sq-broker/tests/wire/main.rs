@@ -15,4 +15,5 @@ mod hostile;
 mod make;
 mod requests;
 mod responses;
+mod segment_commands;
 mod topic_commands;
