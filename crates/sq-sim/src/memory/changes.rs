@@ -57,9 +57,9 @@ impl Change {
 /// The changes that are not durable, in order. One builds on an earlier one that shares a name with
 /// it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Unsynced(Vec<Change>);
+pub(super) struct UnsyncedNames(Vec<Change>);
 
-impl Unsynced {
+impl UnsyncedNames {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

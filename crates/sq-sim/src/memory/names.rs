@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use super::changes::{Change, Ino, Node, Slot, Unsynced};
+use super::changes::{Change, Ino, Node, Slot, UnsyncedNames};
 
 /// The root directory's number.
 const ROOT: Ino = 0;
@@ -38,7 +38,7 @@ pub(super) enum View {
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     directories: BTreeMap<Ino, Directory>,
-    pending: Unsynced,
+    pending: UnsyncedNames,
     next_ino: Ino,
 }
 
@@ -46,7 +46,7 @@ impl Names {
     pub(super) fn new() -> Self {
         Self {
             directories: BTreeMap::from([(ROOT, Directory::default())]),
-            pending: Unsynced::default(),
+            pending: UnsyncedNames::default(),
             next_ino: ROOT + 1,
         }
     }
