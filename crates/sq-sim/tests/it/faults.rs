@@ -53,7 +53,10 @@ fn space_is_taken_by_new_bytes_only_and_given_back() {
             (Some(0), 8)
         );
         assert!(file.write_at(50, &b(b"x")).await.is_err());
+        fs.set_free_space(Some(5));
         assert!(file.allocate(0, 100).await.is_err());
+        assert_eq!(fs.free_space(), Some(5), "all of it or none");
+        fs.set_free_space(Some(0));
         assert!(file.zero_range(40, 2).await.is_err());
         fs.remove_file(p("/a")).await.unwrap();
         assert_eq!(fs.free_space(), Some(0), "it is open still");
@@ -76,6 +79,21 @@ fn a_removal_that_is_undone_takes_its_space_back() {
         fs.remove_file(p("/a")).await.unwrap();
         fs.power_loss(Keep::All);
         assert_eq!(fs.free_space(), Some(5));
+    });
+}
+
+#[test]
+fn bytes_that_are_lost_take_no_space() {
+    block_on(async {
+        let fs = InMemoryFileSystem::new(1);
+        let file = durable_file(&fs, "/a", b"12").await;
+        fs.set_free_space(Some(10));
+        file.write_at(2, &b(b"345")).await.unwrap();
+        fs.power_loss(Keep::None);
+        assert_eq!(
+            (fs.free_space(), fs.allocated_bytes("/a").unwrap()),
+            (Some(10), 2)
+        );
     });
 }
 

@@ -149,6 +149,19 @@ fn a_cut_that_was_not_synced_may_not_have_happened() {
 }
 
 #[test]
+fn bytes_that_were_cut_off_are_at_risk_no_more() {
+    let fs = InMemoryFileSystem::new(1);
+    block_on(async {
+        let file = durable_file(&fs, "/a", b"").await;
+        file.write_at(0, &b(b"gone")).await.unwrap();
+        file.set_len(0).await.unwrap();
+        file.set_len(4).await.unwrap();
+    });
+    fs.power_loss(loss(all(SectorFate::Garbage), LengthFate::New));
+    assert_eq!(fs.read_file("/a").unwrap(), [0; 4]);
+}
+
+#[test]
 fn a_prefix_is_what_was_written_up_to_a_moment() {
     let seen: BTreeSet<Vec<u8>> = (0..300)
         .map(|seed| {

@@ -1,10 +1,11 @@
 //! Syncs that fail.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
 use sq_sim::{
-    DurableWriteError, Effect, Errno, Fault, FileSystem, InMemoryFileSystem, Keep, OpKind,
-    SyncFailure, os_error_number,
+    DurableWriteError, Effect, Errno, Fault, FileHandle, FileSystem, InMemoryFileSystem, Keep,
+    OpKind, SyncFailure, os_error_number,
 };
 
 use crate::{b, block_on, durable_file, p};
@@ -96,8 +97,74 @@ fn rewriting_lost_bytes_with_the_same_value_makes_them_durable() {
         let seen = file.read_at(0, 3).await.unwrap();
         file.write_and_sync_at(0, &[seen]).await.unwrap();
     });
+    assert_eq!(fs.read_durable("/a").unwrap(), b"new");
     fs.power_loss(Keep::None);
     assert_eq!(fs.read_file("/a").unwrap(), b"new");
+}
+
+/// A file of `bytes`, over which "LOST" was written at 2 with a sync that lost it.
+async fn with_lost_bytes(fs: &InMemoryFileSystem, bytes: &[u8]) -> Box<dyn FileHandle> {
+    let file = durable_file(fs, "/a", bytes).await;
+    file.write_at(2, &b(b"LOST")).await.unwrap();
+    fail(fs, SyncFailure::Lost);
+    file.sync_data().await.unwrap_err();
+    file
+}
+
+#[test]
+fn dirty_pages_are_not_evicted() {
+    block_on(async {
+        let fs = InMemoryFileSystem::new(1);
+        let file = with_lost_bytes(&fs, b"........").await;
+        file.write_at(3, &b(b"new")).await.unwrap();
+        fs.evict_clean_pages();
+        assert_eq!(file.read_at(0, 9).await.unwrap(), &b"...new.."[..]);
+    });
+}
+
+/// The sync after the failed one covers what was written since, and nothing beside it.
+#[test]
+fn lost_bytes_stay_lost_beside_new_ones() {
+    for keep in Keep::ALL {
+        let fs = InMemoryFileSystem::new(1);
+        block_on(async {
+            let file = with_lost_bytes(&fs, b"........").await;
+            file.write_and_sync_at(0, &b(b"12")).await.unwrap();
+            file.write_at(6, &b(b"34")).await.unwrap();
+        });
+        fs.power_loss(keep);
+        let left = fs.read_file("/a").unwrap();
+        assert_eq!(&left[..6], b"12....", "{keep:?}");
+    }
+}
+
+#[test]
+fn lost_bytes_that_are_cut_off_do_not_come_back() {
+    block_on(async {
+        let fs = InMemoryFileSystem::new(1);
+        let file = with_lost_bytes(&fs, b"........").await;
+        file.set_len(3).await.unwrap();
+        file.set_len(6).await.unwrap();
+        fs.evict_clean_pages();
+        assert_eq!(file.read_at(0, 9).await.unwrap(), &b"...\0\0\0"[..]);
+    });
+}
+
+/// The length is metadata: it may reach the disk without the bytes that the failed sync lost.
+#[test]
+fn a_length_may_outlive_its_lost_bytes() {
+    let lens: BTreeSet<Vec<u8>> = (0..50)
+        .map(|seed| {
+            let fs = InMemoryFileSystem::new(seed);
+            block_on(async { with_lost_bytes(&fs, b"12").await });
+            fs.power_loss(Keep::Prefix);
+            fs.read_file("/a").unwrap()
+        })
+        .collect();
+    assert_eq!(
+        lens,
+        BTreeSet::from([b"12".to_vec(), b"12\0\0\0\0".to_vec()])
+    );
 }
 
 #[test]
