@@ -38,6 +38,32 @@ pub async fn read_whole<F: FileSystem>(
     file.read_at(0, len).await.map(Some)
 }
 
+/// Reads a whole file as [`read_whole`] does, and makes sure that the disk holds what was read.
+///
+/// After a process crash the page cache may hold a file, or a name, that no disk has. Whoever acts on
+/// it would be left without it by a later power loss. The bytes are written over themselves, which
+/// needs no space and harms nothing at any moment, and synced with the name.
+///
+/// # Errors
+/// As for [`read_whole`], and the file system's own.
+pub async fn read_durably<F: FileSystem>(
+    fs: &F,
+    path: &Path,
+    limit: usize,
+) -> io::Result<Option<Bytes>> {
+    let Some(content) = read_whole(fs, path, limit).await? else {
+        return Ok(None);
+    };
+    if !content.is_empty() {
+        let file = fs.open(path).await?;
+        file.write_and_sync_at(0, std::slice::from_ref(&content))
+            .await
+            .map_err(into_io)?;
+    }
+    fs.sync_dir(directory_of(path)?).await?;
+    Ok(Some(content))
+}
+
 /// Puts `content` at `path`, over whatever is there.
 ///
 /// On `Ok` the new content is durable. On an error the file is the old or the new one, and which of
@@ -52,9 +78,7 @@ pub async fn replace<F: FileSystem>(fs: &F, path: &Path, content: Bytes) -> io::
     let file = fs.create_new(&temporary).await?;
     file.write_and_sync_at(0, &[content])
         .await
-        .map_err(|e| match e {
-            DurableWriteError::Write(e) | DurableWriteError::Sync(e) => e,
-        })?;
+        .map_err(into_io)?;
     drop(file);
     fs.rename(&temporary, path).await?;
     fs.sync_dir(directory_of(path)?).await
@@ -79,6 +103,12 @@ fn temporary_name(path: &Path) -> io::Result<PathBuf> {
 
 fn directory_of(path: &Path) -> io::Result<&Path> {
     path.parent().ok_or_else(no_name)
+}
+
+fn into_io(error: DurableWriteError) -> io::Error {
+    match error {
+        DurableWriteError::Write(e) | DurableWriteError::Sync(e) => e,
+    }
 }
 
 fn no_name() -> io::Error {

@@ -22,4 +22,6 @@ pub mod producer_ids;
 pub mod producers;
 pub mod protocol;
 pub mod server;
+#[cfg(test)]
+mod testing;
 pub mod topics;

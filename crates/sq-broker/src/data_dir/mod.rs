@@ -113,7 +113,7 @@ impl<F: FileSystem> DataDir<F> {
         let ours: Vec<&DirEntry> = entries.iter().filter(|e| counts_as_data(e)).collect();
 
         let stamp_path = path.join(STAMP_FILE);
-        let content = atomic_file::read_whole(&*fs, &stamp_path, STAMP_LEN + 1)
+        let content = atomic_file::read_durably(&*fs, &stamp_path, STAMP_LEN + 1)
             .await
             .map_err(io)?;
         let stamp = if let Some(content) = content {
@@ -186,3 +186,6 @@ fn counts_as_data(entry: &DirEntry) -> bool {
         || name.starts_with('@')
         || (entry.kind == EntryKind::Directory && TopicName::new(name).is_ok())
 }
+
+#[cfg(test)]
+mod tests;

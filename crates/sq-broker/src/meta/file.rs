@@ -62,11 +62,14 @@ struct Inner<F: FileSystem> {
 impl<F: FileSystem> FileMetaStore<F> {
     /// Opens the file in a data directory.
     ///
+    /// What it says is on disk once this returns, also after a crash that left it in the page cache
+    /// alone.
+    ///
     /// # Errors
-    /// It is missing, damaged, or unreadable. It is never repaired and never written here.
+    /// It is missing, damaged, or unreadable. It is never repaired.
     pub async fn open(fs: Arc<F>, data_dir: &Path) -> Result<Self, OpenError> {
         let path = data_dir.join(META_FILE);
-        let content = atomic_file::read_whole(&*fs, &path, MAX_FILE_BYTES)
+        let content = atomic_file::read_durably(&*fs, &path, MAX_FILE_BYTES)
             .await
             .map_err(|error| OpenError::Io {
                 path: path.clone(),

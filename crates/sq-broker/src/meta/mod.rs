@@ -126,3 +126,6 @@ pub trait MetaStore: Debug + Send + Sync + 'static {
     /// [`MetaError::ProducerIdsExhausted`], or that it could not be written.
     async fn allocate_producer_ids(&self, count: u32) -> Result<Range<i64>, MetaError>;
 }
+
+#[cfg(test)]
+mod tests;

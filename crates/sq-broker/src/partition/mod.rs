@@ -283,3 +283,6 @@ fn directory(config: &WalConfig, id: &PartitionId) -> PathBuf {
         .join(id.topic.as_str())
         .join(id.partition.to_string())
 }
+
+#[cfg(test)]
+mod tests;

@@ -111,7 +111,7 @@ fn a_producer_that_was_forgotten_goes_on_where_it_was() {
     // A producer idle for longer than the expiry was refused with its next batch, at sequence 7,
     // and its application was stuck. Nothing is known of it any more, so any sequence will do.
     let limits = ProducerLimits {
-        expiry: Duration::from_secs(600),
+        expiry: Duration::from_mins(10),
         ..ProducerLimits::default()
     };
     let mut table = ProducerTable::new(limits);

@@ -1,0 +1,546 @@
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sq_sim::{
+    Effect, Errno, Fault, FileSystem, InMemoryFileSystem, Keep, OpKind, SyncFailure, VirtualClock,
+};
+use sq_storage::{SegmentIds, TopicName, WalConfig};
+use tokio::sync::Semaphore;
+
+use super::{
+    AppendError, NewBatch, Partition, PartitionEnv, PartitionId, PartitionLimits, PendingAppend,
+    Unavailable,
+};
+use crate::batch::{BatchHeader, validate_produced};
+use crate::testing::{DIR, Stop, batch, block_on};
+
+const PARTITION: &str = "/data/orders/0";
+
+/// A machine with a disk and a clock.
+struct Machine {
+    fs: InMemoryFileSystem,
+    clock: VirtualClock,
+    limits: PartitionLimits,
+    segment_bytes: u64,
+}
+
+type TestPartition = Partition<InMemoryFileSystem>;
+
+impl Machine {
+    fn new(seed: u64) -> Self {
+        let clock = VirtualClock::new();
+        let fs = InMemoryFileSystem::with_clock(seed, Arc::new(clock.clone()));
+        Self {
+            fs,
+            clock,
+            limits: PartitionLimits::default(),
+            segment_bytes: 1 << 20,
+        }
+    }
+
+    /// Starts the partition in the process that runs now.
+    fn start(&self) -> TestPartition {
+        let env = PartitionEnv {
+            fs: Arc::new(self.fs.for_this_process()),
+            clock: Arc::new(self.clock.clone()),
+            limits: self.limits,
+            segment_ids: SegmentIds::seeded(self.fs.operations()),
+            opening: Semaphore::new(1),
+        };
+        let id = PartitionId {
+            topic: TopicName::new("orders").unwrap(),
+            partition: 0,
+        };
+        let config = WalConfig {
+            max_segment_bytes: self.segment_bytes,
+            ..WalConfig::new(DIR)
+        };
+        Partition::start(Arc::new(env), id, config)
+    }
+
+    fn snapshots(&self) -> Vec<PathBuf> {
+        let is_snapshot = |p: &PathBuf| p.extension().is_some_and(|e| e == "producers");
+        self.fs.files().into_iter().filter(is_snapshot).collect()
+    }
+
+    fn log_syncs(&self) -> usize {
+        let of_log = |p: &Path| p.extension().is_some_and(|e| e == "wal");
+        let trace = self.fs.trace();
+        trace
+            .iter()
+            .filter(|op| op.kind == OpKind::SyncData && of_log(&op.path))
+            .count()
+    }
+}
+
+fn new_batch(producer: Option<(i64, i16, i32)>, records: i32) -> NewBatch {
+    let bytes = batch(producer, records, 20);
+    let header = validate_produced(&bytes, 1 << 20, 9).unwrap();
+    NewBatch::new(bytes, &header)
+}
+
+async fn queue(partition: &TestPartition, first: i32, records: i32) -> PendingAppend {
+    partition
+        .enqueue(new_batch(Some((9, 0, first)), records))
+        .await
+        .unwrap()
+}
+
+async fn append(partition: &TestPartition, first: i32, records: i32) -> Result<u64, AppendError> {
+    let pending = partition
+        .enqueue(new_batch(Some((9, 0, first)), records))
+        .await?;
+    pending.outcome().await.map(|done| done.base_offset)
+}
+
+async fn end(partition: &TestPartition) -> u64 {
+    partition.reader().await.unwrap().end_offset()
+}
+
+async fn close(partition: &TestPartition) {
+    partition.begin_close(false).await.closed().await;
+}
+
+#[test]
+fn what_waits_is_written_with_one_sync_and_read_back_as_it_came() {
+    block_on(async {
+        let machine = Machine::new(1);
+        let partition = machine.start();
+        append(&partition, 0, 1).await.unwrap();
+        let syncs = machine.log_syncs();
+        let mut pending = Vec::new();
+        for n in 1..40 {
+            pending.push(queue(&partition, n, 1).await);
+        }
+        for (n, pending) in (1..).zip(pending) {
+            assert_eq!(pending.outcome().await.unwrap().base_offset, n);
+        }
+        assert_eq!(machine.log_syncs() - syncs, 1);
+
+        let frames = partition
+            .reader()
+            .await
+            .unwrap()
+            .read(0, 1 << 20)
+            .await
+            .unwrap();
+        assert_eq!(frames.len(), 40);
+        for (n, frame) in (0_i32..).zip(frames) {
+            let mut sent = batch(Some((9, 0, n)), 1, 20).to_vec();
+            sent[..8].copy_from_slice(&i64::from(n).to_be_bytes());
+            sent[12..16].copy_from_slice(&0_i32.to_be_bytes()); // the leader epoch
+            assert_eq!(&frame.payload[..], sent);
+            assert_eq!(frame.record_count, 1);
+            assert_eq!(frame.max_timestamp_ms, 1_000);
+        }
+    });
+}
+
+#[test]
+fn a_copy_that_comes_while_its_original_is_under_way_waits_for_it() {
+    block_on(async {
+        let machine = Machine::new(1);
+        let partition = machine.start();
+        let original = queue(&partition, 0, 5).await;
+        let copy = queue(&partition, 0, 5).await;
+        let next = queue(&partition, 5, 1).await;
+        assert_eq!(original.outcome().await.unwrap().base_offset, 0);
+        assert_eq!(copy.outcome().await.unwrap().base_offset, 0);
+        assert_eq!(next.outcome().await.unwrap().base_offset, 5);
+        assert_eq!(
+            append(&partition, 0, 5).await,
+            Ok(0),
+            "also once it is stored"
+        );
+        assert_eq!(end(&partition).await, 6);
+        let gap = append(&partition, 8, 1).await;
+        assert_eq!(
+            gap,
+            Err(AppendError::OutOfOrder {
+                found: 8,
+                expected: 6
+            })
+        );
+    });
+}
+
+#[test]
+fn if_an_append_fails_so_does_its_copy_and_the_retry_gets_the_offset() {
+    block_on(async {
+        for model in SyncFailure::ALL {
+            let machine = Machine::new(1);
+            let partition = machine.start();
+            append(&partition, 0, 5).await.unwrap();
+            let fault = Fault::new(Effect::FailSync(model)).on(&[OpKind::SyncData]);
+            machine.fs.inject(fault.path_ends_with(".wal"));
+            let original = queue(&partition, 5, 5).await;
+            let copy = queue(&partition, 5, 5).await;
+            assert!(matches!(
+                original.outcome().await,
+                Err(AppendError::Storage(_))
+            ));
+            assert!(matches!(copy.outcome().await, Err(AppendError::Storage(_))));
+            assert_eq!(end(&partition).await, 5);
+            assert_eq!(append(&partition, 5, 5).await, Ok(5), "{model:?}");
+            assert_eq!(append(&partition, 5, 5).await, Ok(5), "{model:?}");
+
+            machine.fs.power_loss(Keep::None);
+            let partition = machine.start();
+            assert_eq!(append(&partition, 5, 5).await, Ok(5), "{model:?}");
+            assert_eq!(end(&partition).await, 10);
+        }
+    });
+}
+
+#[test]
+fn a_pipeline_does_not_skip_the_batch_that_failed() {
+    block_on(async {
+        let machine = Machine::new(1);
+        let partition = machine.start();
+        partition.reader().await.unwrap();
+        let fault = Fault::new(Effect::Fail(Errno::NoSpace)).on(&[OpKind::WriteAt]);
+        machine.fs.inject(fault.path_ends_with(".wal"));
+        assert!(matches!(
+            append(&partition, 0, 5).await,
+            Err(AppendError::Storage(_))
+        ));
+        // The second of the pipeline was on its way all the while.
+        let second = append(&partition, 5, 5).await;
+        assert_eq!(
+            second,
+            Err(AppendError::OutOfOrder {
+                found: 5,
+                expected: 0
+            })
+        );
+        assert_eq!(append(&partition, 0, 5).await, Ok(0));
+        assert_eq!(append(&partition, 5, 5).await, Ok(5));
+    });
+}
+
+#[test]
+fn a_retry_is_known_across_a_roll_and_a_restart_of_any_kind() {
+    // The acknowledgement of the last batch of a segment was lost, the log rolled, and the retry was
+    // stored a second time: what was known of the producer had stayed behind with the old segment.
+    block_on(async {
+        for stop in [None].into_iter().chain(Stop::ALL.map(Some)) {
+            let machine = Machine {
+                segment_bytes: 600,
+                ..Machine::new(1)
+            };
+            let partition = machine.start();
+            for n in 0..20 {
+                assert_eq!(
+                    append(&partition, n * 5, 5).await,
+                    Ok(u64::from(n.cast_unsigned()) * 5)
+                );
+            }
+            assert!(partition.reader().await.unwrap().segments().len() > 3);
+            match stop {
+                None => close(&partition).await,
+                Some(stop) => stop.strike(&machine.fs),
+            }
+            let partition = machine.start();
+            for n in 15..20_u64 {
+                let first = i32::try_from(n * 5).unwrap();
+                assert_eq!(append(&partition, first, 5).await, Ok(n * 5), "{stop:?}");
+            }
+            assert_eq!(end(&partition).await, 100, "{stop:?}");
+            assert_eq!(append(&partition, 100, 1).await, Ok(100), "{stop:?}");
+        }
+    });
+}
+
+#[test]
+fn two_snapshots_are_kept_and_the_older_one_does_if_the_newer_is_damaged() {
+    block_on(async {
+        let machine = Machine {
+            segment_bytes: 600,
+            ..Machine::new(1)
+        };
+        let partition = machine.start();
+        for n in 0..20 {
+            append(&partition, n, 1).await.unwrap();
+        }
+        close(&partition).await;
+        let snapshots = machine.snapshots();
+        assert_eq!(snapshots.len(), 2, "{snapshots:?}");
+        let newest = Path::new(PARTITION).join("00000000000000000020.producers");
+        assert_eq!(snapshots[1], newest);
+
+        for damage in 0..3 {
+            match damage {
+                0 => machine.fs.flip_bit(&newest, 30, 1).unwrap(),
+                1 => machine.fs.write_file(&newest, "").unwrap(),
+                _ => machine.fs.remove_file(&newest).await.unwrap(),
+            }
+            let partition = machine.start();
+            assert_eq!(append(&partition, 19, 1).await, Ok(19));
+            assert_eq!(append(&partition, 15, 1).await, Ok(15));
+            close(&partition).await;
+            assert!(
+                machine.snapshots().contains(&newest),
+                "written anew at the close"
+            );
+        }
+        for snapshot in machine.snapshots() {
+            machine.fs.remove_file(&snapshot).await.unwrap();
+        }
+        let partition = machine.start();
+        assert_eq!(
+            append(&partition, 19, 1).await,
+            Ok(19),
+            "the log itself does as well"
+        );
+    });
+}
+
+#[test]
+fn a_snapshot_beyond_the_log_does_not_come_true_later() {
+    block_on(async {
+        let machine = Machine::new(1);
+        let partition = machine.start();
+        append(&partition, 0, 1).await.unwrap();
+        close(&partition).await;
+        let real = Path::new(PARTITION).join("00000000000000000001.producers");
+        let beyond = Path::new(PARTITION).join("00000000000000000500.producers");
+        machine
+            .fs
+            .write_file(&beyond, machine.fs.read_file(&real).unwrap())
+            .unwrap();
+        let partition = machine.start();
+        assert_eq!(append(&partition, 0, 1).await, Ok(0));
+        assert!(!machine.fs.files().contains(&beyond));
+        close(&partition).await;
+    });
+}
+
+#[test]
+fn no_append_waits_for_a_snapshot() {
+    // A broker synced its producer snapshots in the produce path: every roll was a spike, and worse
+    // with more partitions. Here such a sync never ends, and ten rolls go by.
+    block_on(async {
+        let machine = Machine {
+            segment_bytes: 600,
+            ..Machine::new(1)
+        };
+        let for_ever = Duration::from_hours(1_000_000);
+        let fault = Fault::delay(for_ever).on(&[OpKind::SyncData, OpKind::SyncAll]);
+        machine
+            .fs
+            .inject(fault.path(sq_sim::PathPattern::Contains(".producers".to_owned())));
+        let partition = machine.start();
+        for n in 0..60 {
+            append(&partition, n, 1).await.unwrap();
+        }
+        assert!(partition.reader().await.unwrap().segments().len() > 10);
+        assert_eq!(machine.clock.elapsed(), Duration::ZERO);
+        assert_eq!(machine.snapshots(), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn an_idle_log_says_how_far_it_is_durable() {
+    block_on(async {
+        let machine = Machine::new(1);
+        let partition = machine.start();
+        append(&partition, 0, 1).await.unwrap();
+        let writes = || {
+            let trace = machine.fs.trace();
+            let of_log = |p: &Path| p.extension().is_some_and(|e| e == "wal");
+            trace
+                .iter()
+                .filter(|op| op.kind == OpKind::WriteAt && of_log(&op.path))
+                .count()
+        };
+        let before = writes();
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(writes(), before);
+        machine.clock.advance(machine.limits.mark_after);
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(writes(), before + 1);
+        machine.clock.advance(machine.limits.mark_after * 10);
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(writes(), before + 1, "once");
+    });
+}
+
+#[test]
+fn a_full_disk_refuses_appends_and_takes_them_again_once_there_is_room() {
+    block_on(async {
+        let machine = Machine {
+            segment_bytes: 2_000,
+            ..Machine::new(1)
+        };
+        let partition = machine.start();
+        let mut stored = 0;
+        while stored < 10 {
+            assert_eq!(
+                append(&partition, stored, 1).await,
+                Ok(stored.cast_unsigned().into())
+            );
+            stored += 1;
+        }
+        machine.fs.set_free_space(Some(0));
+        let mut refused = 0;
+        while refused < 20 {
+            match append(&partition, stored, 1).await {
+                // What the segment has allocated already is still there to be filled.
+                Ok(offset) => {
+                    assert_eq!(offset, stored.cast_unsigned().into());
+                    stored += 1;
+                }
+                Err(error) => {
+                    assert!(matches!(error, AppendError::Storage(_)), "{error}");
+                    refused += 1;
+                }
+            }
+            assert!(stored < 1_000);
+        }
+        let frames = partition
+            .reader()
+            .await
+            .unwrap()
+            .read(0, 1 << 20)
+            .await
+            .unwrap();
+        assert_eq!(frames.len(), usize::try_from(stored).unwrap());
+        machine.fs.set_free_space(None);
+        machine.clock.advance(Duration::from_mins(5));
+        assert_eq!(
+            append(&partition, stored, 1).await,
+            Ok(stored.cast_unsigned().into())
+        );
+    });
+}
+
+#[test]
+fn a_partition_that_does_not_open_says_so_to_everybody() {
+    block_on(async {
+        let machine = Machine {
+            segment_bytes: 600,
+            ..Machine::new(1)
+        };
+        let partition = machine.start();
+        for n in 0..20 {
+            append(&partition, n, 1).await.unwrap();
+        }
+        let segments = partition.reader().await.unwrap().segments();
+        close(&partition).await;
+        machine.fs.remove_file(&segments[1].path).await.unwrap();
+
+        let partition = machine.start();
+        let error = partition.reader().await.unwrap_err();
+        assert!(matches!(error, Unavailable::Failed(_)), "{error}");
+        for _ in 0..3 {
+            assert!(matches!(
+                append(&partition, 20, 1).await,
+                Err(AppendError::Unavailable(_))
+            ));
+        }
+        assert!(partition.is_unavailable());
+        close(&partition).await;
+        assert_eq!(append(&partition, 20, 1).await, Err(AppendError::Closed));
+    });
+}
+
+#[test]
+fn what_was_queued_before_a_close_is_stored_and_nothing_after() {
+    block_on(async {
+        let machine = Machine::new(1);
+        let partition = machine.start();
+        let before = queue(&partition, 0, 1).await;
+        let closing = partition.begin_close(false).await;
+        let after = partition.enqueue(new_batch(Some((9, 0, 1)), 1)).await;
+        closing.closed().await;
+        assert_eq!(before.outcome().await.unwrap().base_offset, 0);
+        if let Ok(after) = after {
+            assert_eq!(after.outcome().await, Err(AppendError::Closed));
+        }
+        assert_eq!(partition.reader().await.unwrap_err(), Unavailable::Closed);
+        let partition = machine.start();
+        assert_eq!(end(&partition).await, 1);
+    });
+}
+
+#[test]
+fn a_close_that_fails_leaves_a_log_that_recovers() {
+    block_on(async {
+        let machine = Machine::new(1);
+        let partition = machine.start();
+        for n in 0..5 {
+            append(&partition, n, 1).await.unwrap();
+        }
+        machine
+            .fs
+            .inject(Fault::new(Effect::FailSync(SyncFailure::Lost)).always());
+        machine.fs.take_trace();
+        close(&partition).await;
+        assert!(
+            machine.snapshots().is_empty(),
+            "nothing says that the close was clean"
+        );
+        assert!(
+            !machine
+                .fs
+                .trace()
+                .iter()
+                .any(|op| op.kind == OpKind::RemoveFile)
+        );
+        machine.fs.clear_faults();
+        machine.fs.power_loss(Keep::None);
+        let partition = machine.start();
+        assert_eq!(end(&partition).await, 5);
+        assert_eq!(append(&partition, 4, 1).await, Ok(4));
+    });
+}
+
+#[test]
+fn the_queue_holds_no_more_bytes_than_it_may() {
+    block_on(async {
+        let size = new_batch(None, 1).bytes.len();
+        let two = u32::try_from(size * 2).unwrap();
+        let limits = PartitionLimits {
+            queue_bytes: two,
+            ..PartitionLimits::default()
+        };
+        let machine = Machine {
+            limits,
+            ..Machine::new(1)
+        };
+        let partition = machine.start();
+        let first = partition.enqueue(new_batch(None, 1)).await.unwrap();
+        let _second = partition.enqueue(new_batch(None, 1)).await.unwrap();
+        let third = partition.enqueue(new_batch(None, 1));
+        assert!(
+            sq_sim::poll_n_then_drop(third, 1).await.is_none(),
+            "it waits for room"
+        );
+        first.outcome().await.unwrap();
+        partition
+            .enqueue(new_batch(None, 1))
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
+        // And one that is larger than all of it gets through alone.
+        let bytes = batch(None, 1, 10 * size);
+        let header = BatchHeader::parse(&bytes).unwrap();
+        let large = NewBatch::new(bytes, &header);
+        partition
+            .enqueue(large)
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
+    });
+}
