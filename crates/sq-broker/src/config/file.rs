@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use toml::{Table, Value};
 
-use super::nearest::{nearest, suggestion};
-use super::topic::{TopicConfigError, TopicKey};
-use super::{AddressError, Config, HostPort};
+use super::nearest::nearest;
+use super::topic::TopicKey;
+use super::{Config, ConfigError, HostPort};
 
 /// An `sq.toml` that says what is so anyway.
 pub const EXAMPLE: &str = r#"# What stands here is what holds without a file.
@@ -50,93 +50,6 @@ fetch_memory_bytes = 536870912
 # Bytes of one batch decompressed, which only a lookup by timestamp does.
 max_decompressed_bytes = 134217728
 "#;
-
-/// Why settings are refused.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ConfigError {
-    /// The text is not TOML.
-    #[error("not TOML: {reason}")]
-    Syntax {
-        /// What the parser says, with line and column.
-        reason: String,
-    },
-    /// There is no such key.
-    #[error("unknown key {key}{}", suggestion(*nearest))]
-    UnknownKey {
-        /// The key, its tables before it.
-        key: String,
-        /// The key it is nearest to, if it is near to any.
-        nearest: Option<&'static str>,
-    },
-    /// A value of another type.
-    #[error("{key}: {wanted} is wanted, this is {found}")]
-    WrongType {
-        /// The key.
-        key: &'static str,
-        /// What the value should be.
-        wanted: &'static str,
-        /// What it is.
-        found: &'static str,
-    },
-    /// A number out of range.
-    #[error("{key}: {value} is not between {least} and {most}")]
-    OutOfRange {
-        /// The key.
-        key: &'static str,
-        /// What was given.
-        value: i64,
-        /// The least it may be.
-        least: i64,
-        /// The most it may be.
-        most: i64,
-    },
-    /// A text that is no address.
-    #[error("{key}: {source}")]
-    Address {
-        /// The key.
-        key: &'static str,
-        /// What is wrong with it.
-        source: AddressError,
-    },
-    /// A path that is empty.
-    #[error("{key}: a path is needed")]
-    EmptyPath {
-        /// The key.
-        key: &'static str,
-    },
-    /// A topic's default that no topic could have.
-    #[error("topic.{0}")]
-    Topic(#[from] TopicConfigError),
-    /// Clients would be told to connect to all of their own machine's addresses, or to no port.
-    #[error(
-        "advertise: clients can't connect to {advertise}; give a host and port that they can reach"
-    )]
-    UnreachableAdvertise {
-        /// What was given.
-        advertise: HostPort,
-    },
-    /// Clients would be told to connect to all of their own machine's addresses.
-    #[error(
-        "listen: {listen} is every address of this machine, and clients need one that they can reach: \
-         set advertise (or --advertise HOST:PORT)"
-    )]
-    AdvertiseNeeded {
-        /// Where to listen.
-        listen: HostPort,
-    },
-    /// A bound that another makes meaningless.
-    #[error("{inner_key} ({inner}) is more than {outer_key} ({outer}), which contains it")]
-    LimitBeyond {
-        /// The key that is too large.
-        inner_key: &'static str,
-        /// Its value.
-        inner: usize,
-        /// The key that contains it.
-        outer_key: &'static str,
-        /// Its value.
-        outer: usize,
-    },
-}
 
 /// A setting of the file that is not a topic's.
 type Setter = fn(&mut Config, &'static str, &Value) -> Result<(), ConfigError>;
@@ -343,6 +256,7 @@ fn wrong_type(key: &'static str, wanted: &'static str, value: &Value) -> ConfigE
 #[cfg(test)]
 mod tests {
     use super::{Config, ConfigError, EXAMPLE, SETTINGS, TOPIC_SETTINGS, TopicKey};
+    use proptest::prelude::{prop_assert, proptest};
 
     #[test]
     fn the_example_says_what_is_so_without_it() {
@@ -374,6 +288,19 @@ mod tests {
                 4096,
                 "{text}"
             );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_file_says_is_a_setting_or_an_error(
+            path in "(topic|limits|segment|x)?[.]?(listen|segment.bytes|max_frame_bytes|[a-z._]{0,9})",
+            value in "-?[0-9]{1,20}|[0-9.e]{1,6}|true|\"[^\"\\\\]{0,12}\"|\\{ bytes = 5000 \\}|\\[1\\]",
+        ) {
+            if let Ok(config) = Config::from_toml(&format!("{path} = {value}")) {
+                prop_assert!((1024..=i32::MAX as usize).contains(&config.limits.max_frame_bytes));
+                prop_assert!(config.topic.segment_bytes >= 1024);
+            }
         }
     }
 

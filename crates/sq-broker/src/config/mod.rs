@@ -6,6 +6,7 @@
 //! one that is.
 
 mod address;
+mod error;
 mod file;
 mod nearest;
 mod topic;
@@ -14,7 +15,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use address::{AddressError, HostPort};
-pub use file::{ConfigError, EXAMPLE};
+pub use error::ConfigError;
+pub use file::EXAMPLE;
 pub use topic::{TopicConfig, TopicConfigError, TopicKey, TopicOverrides};
 
 /// The settings of a broker. [`Default`] is what a broker without a file runs on.

@@ -83,8 +83,8 @@ fn a_lie_at_any_place_of_any_request_gets_no_memory() {
         &[0x80, 0x00],
     ];
     let (mut refused, mut accepted) = (0, 0);
-    for (seed, (api, version)) in (0..2).flat_map(|seed| every_version().map(move |v| (seed, v))) {
-        let (_, frame) = request(seed, api, version);
+    for (api, version) in every_version() {
+        let (_, frame) = request(1, api, version);
         for at in 8..frame.len() {
             for lie in lies.iter().filter(|lie| at + lie.len() <= frame.len()) {
                 let mut lying = frame.to_vec();
@@ -97,7 +97,7 @@ fn a_lie_at_any_place_of_any_request_gets_no_memory() {
     }
     // Both happen: in most places a request holds a plain number, of which any value is good.
     assert!(
-        refused > 5_000 && accepted > 5_000,
+        refused > 2_000 && accepted > 2_000,
         "{refused} refused, {accepted} accepted"
     );
 }

@@ -12,6 +12,7 @@ mod alloc;
 mod batches;
 mod frames;
 mod hostile;
+mod lookups;
 mod make;
 mod requests;
 mod responses;

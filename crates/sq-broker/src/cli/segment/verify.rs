@@ -105,8 +105,10 @@ async fn partitions_below<F: FileSystem>(
                 path: dir.clone(),
                 source,
             })?;
-            let is_dir = |kind| kind == EntryKind::Directory;
-            let deeper = entries.iter().filter(|entry| is_dir(entry.kind));
+            // The broker's own directories, what it deleted and set aside among them, have an @.
+            let deeper = entries.iter().filter(|entry| {
+                entry.kind == EntryKind::Directory && !entry.name.as_encoded_bytes().contains(&b'@')
+            });
             level.extend(deeper.map(|entry| dir.join(&entry.name)));
             let files = entries.iter().filter(|entry| entry.kind == EntryKind::File);
             let names: Vec<_> = files
