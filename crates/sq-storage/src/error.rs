@@ -108,17 +108,7 @@ pub enum Error {
         /// Its first offset.
         base_offset: u64,
     },
-    /// A sealed segment's file is shorter than it was when it was sealed.
-    #[error("{path} has {actual} bytes, {expected} when it was sealed")]
-    WrongLength {
-        /// The segment file.
-        path: PathBuf,
-        /// Its length in bytes.
-        actual: u64,
-        /// The least it can be.
-        expected: u64,
-    },
-    /// A segment's header does not fit the file's place.
+    /// A segment file that is another partition's.
     #[error("{path}: {source}")]
     SegmentHeader {
         /// The segment file.
@@ -146,9 +136,23 @@ pub enum DamageReason {
     /// A valid frame that does not continue the one before it.
     #[error("the frame starts at offset {0}")]
     Discontinuous(u64),
-    /// The file ends here.
-    #[error("the file ends")]
+    /// The log should go on, and the file ends here or holds zeros.
+    #[error("nothing was written here")]
     EndOfFile,
+    /// The file's header is not what was written.
+    #[error("the segment's header is damaged: {0}")]
+    Header(SegmentHeaderError),
+    /// The file is shorter than when it was sealed.
+    #[error("the file has {actual} bytes, {expected} when it was sealed")]
+    Length {
+        /// Its length in bytes.
+        actual: u64,
+        /// The least it can be.
+        expected: u64,
+    },
+    /// The file is not there.
+    #[error("the file is missing")]
+    Missing,
 }
 
 /// What says that a record was acknowledged.
@@ -171,10 +175,9 @@ impl Error {
         match self {
             Self::Io { .. } | Self::Write { .. } | Self::Sync { .. } => Action::Retry,
             Self::ReadOnly { .. } => Action::Reopen,
-            Self::Damaged { .. }
-            | Self::MissingSegment { .. }
-            | Self::WrongLength { .. }
-            | Self::SegmentHeader { .. } => Action::Repair,
+            Self::Damaged { .. } | Self::MissingSegment { .. } | Self::SegmentHeader { .. } => {
+                Action::Repair
+            }
             Self::TooLarge { .. }
             | Self::EmptyBatch
             | Self::Timestamp(_)

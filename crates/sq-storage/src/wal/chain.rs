@@ -1,14 +1,37 @@
 //! From segment files to one chain of offsets: which of them count, and up to where. Pure.
 
+use std::ops::Range;
+use std::path::PathBuf;
+
 use super::manifest::{ManifestContent, Seal};
 use super::recovery::{Candidate, UnacknowledgedTail};
 use super::state::Extent;
 use crate::error::{DamageReason, Error, Evidence, Result};
 
+/// Acknowledged records that can't be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The segment file.
+    pub path: PathBuf,
+    /// Where the damage begins, in bytes from the file's start.
+    pub position: u64,
+    /// The offsets that are lost, as far as opening can tell: none where a header is damaged, or a
+    /// file is too short.
+    pub offsets: Range<u64>,
+    /// What is wrong.
+    pub reason: DamageReason,
+    /// What says that the records were acknowledged.
+    pub evidence: Evidence,
+}
+
 /// A segment of the chain, and how much of it counts.
 pub(super) struct Link {
     pub(super) candidate: Candidate,
     pub(super) extent: Extent,
+    /// What of it is lost.
+    pub(super) damage: Vec<Damage>,
+    /// What stands behind its last record that no one was told about.
+    pub(super) tail: Option<UnacknowledgedTail>,
 }
 
 /// What a partition's files amount to.
@@ -22,8 +45,6 @@ pub(super) struct Chain {
     pub(super) empty: Vec<Candidate>,
     /// Everything below this offset is known to have been committed.
     pub(super) committed_before: u64,
-    /// What stands behind the last good frame.
-    pub(super) tail: Option<UnacknowledgedTail>,
 }
 
 impl From<Extent> for Seal {
@@ -36,14 +57,124 @@ impl From<Extent> for Seal {
 }
 
 impl Link {
+    /// How much of a segment counts, if everything below `evidence` was committed and another
+    /// segment begins at `bound`.
+    fn new(candidate: Candidate, evidence: Known, bound: u64) -> Self {
+        let adopted = Adopted::new(&candidate, evidence.committed_before, bound);
+        let mut extent = adopted.extent;
+        let mut holes = adopted.holes;
+        let told = evidence.committed_before.min(bound);
+        if extent.end_offset < told {
+            holes.push((
+                extent.bytes,
+                extent.end_offset..told,
+                candidate.end_reason(),
+            ));
+            extent.end_offset = told;
+        }
+        let damage = |(position, offsets, reason)| Damage {
+            path: candidate.path.clone(),
+            position,
+            offsets,
+            reason,
+            evidence: evidence.evidence(),
+        };
+        let base = candidate.name.base_offset;
+        match candidate.unfit.clone() {
+            Some(DamageReason::Missing) => {
+                holes = vec![(0, base..extent.end_offset, DamageReason::Missing)];
+            }
+            Some(reason) => holes.insert(0, (0, base..base, reason)),
+            None => {}
+        }
+        let damage = holes.into_iter().map(damage).collect();
+        let tail = adopted.tail_frames.map(|frames| UnacknowledgedTail {
+            path: candidate.path.clone(),
+            position: extent.bytes,
+            offset: extent.end_offset,
+            frames,
+        });
+        Self {
+            candidate,
+            extent,
+            damage,
+            tail,
+        }
+    }
+
+    /// Whether the next append can go to it.
+    pub(super) fn is_open(&self) -> bool {
+        self.candidate
+            .scan
+            .as_ref()
+            .is_some_and(|s| s.runs.len() == 1)
+            && self.tail.is_none()
+            && self.damage.is_empty()
+    }
+
     /// The seal that the manifest should hold: what it says, or for a segment that others follow,
     /// where they begin.
     pub(super) fn seal(&self, is_last: bool) -> Option<Seal> {
         match self.candidate.entry.and_then(|e| e.seal) {
-            Some(seal) => Some(seal),
+            Some(seal) => Some(Seal {
+                end_offset: self.extent.end_offset,
+                ..seal
+            }),
             None if is_last => None,
             None => Some(self.extent.into()),
         }
+    }
+}
+
+/// What of a scanned segment's frames counts.
+struct Adopted {
+    extent: Extent,
+    /// Where frames are missing in between: position, offsets, reason.
+    holes: Vec<(u64, Range<u64>, DamageReason)>,
+    /// How many valid frames stand behind the last that counts, if anything does.
+    tail_frames: Option<usize>,
+}
+
+impl Adopted {
+    /// A stretch of frames behind a gap counts only if something says that what is missing was
+    /// committed: otherwise the gap is where a tear begins.
+    fn new(candidate: &Candidate, committed_before: u64, bound: u64) -> Self {
+        let mut adopted = Self {
+            extent: candidate.sealed_extent(),
+            holes: Vec::new(),
+            tail_frames: None,
+        };
+        let Some(scan) = &candidate.scan else {
+            return adopted;
+        };
+        let told = committed_before.min(bound);
+        let mut left = scan.runs.iter();
+        let Some(mut last) = left.next() else {
+            return adopted;
+        };
+        while last.end_offset < told
+            && let Some(next) = left.as_slice().first().filter(|run| run.offset < bound)
+        {
+            if next.offset > last.end_offset {
+                let missing = last.end_offset..next.offset;
+                adopted
+                    .holes
+                    .push((last.end_position, missing, last.stop.reason()));
+            }
+            last = next;
+            left.next();
+        }
+        adopted.extent = Extent {
+            end_offset: last.end_offset,
+            bytes: last.end_position,
+        };
+        if bound < last.end_offset {
+            adopted.extent.end_offset = bound;
+            adopted.extent.bytes = scan.position_of(bound).unwrap_or(last.end_position);
+        }
+        let behind = left.map(|run| run.frames).sum();
+        adopted.tail_frames = (behind > 0 || scan.has_data_behind).then_some(behind);
+        adopted
     }
 }
 
@@ -52,12 +183,32 @@ impl Chain {
     pub(super) fn end_offset(&self) -> u64 {
         self.links.last().map_or(0, |l| l.extent.end_offset)
     }
+
+    /// Ends the last segment where another begins.
+    fn bound_last(&mut self, evidence: Known, base: u64) -> Result<()> {
+        let Some(last) = self.links.pop() else {
+            return Ok(());
+        };
+        let sealed = last.candidate.sealed_extent();
+        if last.candidate.scan.is_none() && base < sealed.end_offset {
+            // A sealed end never changes, so two segments claim the same acknowledged offsets.
+            return Err(Error::Damaged {
+                path: last.candidate.path,
+                position: sealed.bytes,
+                offset: base,
+                reason: DamageReason::Discontinuous(base),
+                evidence: Evidence::Manifest(sealed.end_offset),
+            });
+        }
+        self.links.push(Link::new(last.candidate, evidence, base));
+        Ok(())
+    }
 }
 
 /// Orders the segments by base and age, and joins them.
 ///
 /// # Errors
-/// [`Error::Damaged`] where records are missing that something says were acknowledged.
+/// [`Error::Damaged`] where two segments claim the same acknowledged offsets.
 pub(super) fn build_chain(
     mut candidates: Vec<Candidate>,
     found: &ManifestContent,
@@ -66,10 +217,11 @@ pub(super) fn build_chain(
     // another with its base it holds nothing that counts, and if it is younger the other does not
     // either, or the base would have moved on: so it goes first.
     candidates.sort_by_key(|c| (c.name.base_offset, c.ordinal(), c.name));
-    let (mut chain, evidence) = (Chain::default(), evidence(&candidates, found));
-    if let Some((_, committed)) = evidence {
-        chain.committed_before = committed;
-    }
+    let evidence = Known::from(&candidates, found);
+    let mut chain = Chain {
+        committed_before: evidence.committed_before,
+        ..Chain::default()
+    };
     // The youngest empty file is continued where it fits; any other is only a name, left by an
     // attempt to roll that came to nothing.
     let last = candidates.len().saturating_sub(1);
@@ -77,98 +229,76 @@ pub(super) fn build_chain(
         let base = candidate.name.base_offset;
         let end = chain.links.last().map(|l| l.extent.end_offset);
         let joins = chain.aside.is_empty() && end.is_none_or(|end| base <= end);
-        if !joins {
-            check_unacknowledged(&chain, evidence)?;
-        }
-        let continues = candidate.is_open() && joins && i == last;
+        let continues = candidate.scan.is_some() && joins && i == last;
         if candidate.is_empty() && !(continues && end.is_none_or(|end| base == end)) {
             chain.empty.push(candidate);
         } else if joins {
-            if end.is_some_and(|end| base < end) {
-                bound_last(&mut chain, base)?;
-            }
-            let extent = candidate.extent();
-            chain.links.push(Link { candidate, extent });
+            chain.bound_last(evidence, base)?;
+            chain.links.push(Link::new(candidate, evidence, u64::MAX));
         } else {
             chain.aside.push(candidate);
         }
     }
-    check_unacknowledged(&chain, evidence)?;
-    chain.tail = tail(&chain);
     Ok(chain)
 }
 
-/// What says the most about how far the log was committed.
-fn evidence(candidates: &[Candidate], found: &ManifestContent) -> Option<(Evidence, u64)> {
-    let frames = candidates.iter().filter_map(|c| c.scan.as_ref());
-    let frames = frames
-        .map(|s| s.committed_before.max(s.beyond.committed_before))
-        .max();
-    // A segment is listed, and sealed, only when everything before its base, or its end, is durable.
-    let listed = found
-        .entries
-        .iter()
-        .map(|e| e.seal.map_or(e.name.base_offset, |s| s.end_offset));
-    let listed = listed
-        .max()
-        .map(|offset| (Evidence::Manifest(offset), offset));
-    let frames = frames.map(|offset| (Evidence::LaterFrame(offset), offset));
-    listed
-        .into_iter()
-        .chain(frames)
-        .max_by_key(|(_, offset)| *offset)
+/// How far the log is known to have been committed, and by what.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    committed_before: u64,
+    by_manifest: bool,
 }
 
-/// Fails if the chain ends before something that says it was committed.
-fn check_unacknowledged(chain: &Chain, evidence: Option<(Evidence, u64)>) -> Result<()> {
-    let (Some(last), Some((evidence, committed))) = (chain.links.last(), evidence) else {
-        return Ok(());
-    };
-    let extent = last.extent;
-    if committed <= extent.end_offset {
-        return Ok(());
+impl Known {
+    fn from(candidates: &[Candidate], found: &ManifestContent) -> Self {
+        let scans = candidates.iter().filter_map(|c| c.scan.as_ref());
+        let frames = scans.map(|s| s.committed_before).max().unwrap_or(0);
+        // A segment is listed, and sealed, only when everything before its base, or its end, is
+        // durable.
+        let listed = |e: &super::manifest::ManifestEntry| {
+            e.seal.map_or(e.name.base_offset, |s| s.end_offset)
+        };
+        let listed = found.entries.iter().map(listed).max().unwrap_or(0);
+        Self {
+            committed_before: frames.max(listed),
+            by_manifest: listed >= frames,
+        }
     }
-    let stop = last
-        .candidate
-        .scan
-        .as_ref()
-        .map(super::recovery::Scan::stop_reason);
-    Err(Error::Damaged {
-        path: last.candidate.path.clone(),
-        position: extent.bytes,
-        offset: extent.end_offset,
-        reason: stop.unwrap_or(DamageReason::EndOfFile),
-        evidence,
-    })
-}
 
-/// Ends the last segment where its successor begins.
-fn bound_last(chain: &mut Chain, base: u64) -> Result<()> {
-    let Some(last) = chain.links.last_mut() else {
-        return Ok(());
-    };
-    if last.candidate.scan.is_none() {
-        // A sealed end never changes, so two segments claim the same acknowledged offsets.
-        return Err(Error::Damaged {
-            path: last.candidate.path.clone(),
-            position: last.extent.bytes,
-            offset: base,
-            reason: DamageReason::Discontinuous(base),
-            evidence: Evidence::Manifest(last.extent.end_offset),
-        });
+    fn evidence(self) -> Evidence {
+        if self.by_manifest {
+            Evidence::Manifest(self.committed_before)
+        } else {
+            Evidence::LaterFrame(self.committed_before)
+        }
     }
-    last.extent = last.candidate.extent_up_to(base);
-    Ok(())
 }
 
-/// What stands behind the last record of the newest segment, where that is not just zeros.
-fn tail(chain: &Chain) -> Option<UnacknowledgedTail> {
-    let last = chain.links.last()?;
-    let scan = last.candidate.scan.as_ref()?;
-    scan.beyond.has_data.then(|| UnacknowledgedTail {
-        path: last.candidate.path.clone(),
-        position: scan.position,
-        offset: scan.end_offset,
-        frames: scan.beyond.frames,
-    })
+impl Candidate {
+    /// Why nothing more can be read behind the last record that can.
+    fn end_reason(&self) -> DamageReason {
+        let last = self.scan.as_ref().and_then(|s| s.runs.last());
+        match (&self.unfit, last) {
+            (Some(reason), None) => reason.clone(),
+            (_, Some(run)) => run.stop.reason(),
+            (None, None) => DamageReason::EndOfFile,
+        }
+    }
+
+    /// The extent that the manifest's seal gives; that of an empty segment where there is none.
+    fn sealed_extent(&self) -> Extent {
+        let seal = self.entry.and_then(|e| e.seal);
+        seal.map_or(self.empty_extent(), |s| Extent {
+            end_offset: s.end_offset,
+            bytes: s.length,
+        })
+    }
+
+    /// Whether it holds no byte that could be part of a frame, or was sealed without a record.
+    fn is_empty(&self) -> bool {
+        match &self.scan {
+            Some(scan) => scan.first.is_none() && !scan.has_data_behind,
+            None => self.entry.is_some_and(|e| e.is_empty()),
+        }
+    }
 }

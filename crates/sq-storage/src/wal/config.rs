@@ -38,6 +38,9 @@ pub struct WalConfig {
     pub max_frame_bytes: usize,
     /// After how many files in a row with a failed write or sync the partition becomes read-only.
     pub max_poisoned_in_a_row: u32,
+    /// Whether a partition opens although a segment that its manifest lists is not there. Its offsets
+    /// then answer with an error; without this the partition does not open.
+    pub serve_around_missing: bool,
     /// Where segment ids come from.
     pub segment_ids: SegmentIds,
 }
@@ -52,6 +55,7 @@ impl WalConfig {
             rotation: Rotation::Internal,
             max_frame_bytes: 64 << 20,
             max_poisoned_in_a_row: 3,
+            serve_around_missing: false,
             segment_ids: SegmentIds::from_system(),
         }
     }

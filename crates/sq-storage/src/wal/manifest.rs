@@ -67,6 +67,12 @@ const CREATED: u8 = 1;
 const SEALED: u8 = 2;
 
 impl ManifestEntry {
+    /// Whether the segment was sealed without a record.
+    pub fn is_empty(&self) -> bool {
+        self.seal
+            .is_some_and(|s| s.end_offset == self.name.base_offset)
+    }
+
     /// One line, 48 bytes.
     pub fn encode(&self) -> [u8; MANIFEST_LINE_LEN] {
         let mut line = [0; MANIFEST_LINE_LEN];
@@ -213,13 +219,20 @@ impl Manifest {
     ) -> Self {
         let mut file = None;
         if found.is_intact()
-            && found.entries == entries
+            && same(&found.entries, &entries)
             && let Ok(handle) = fs.open(&dir.join(MANIFEST_NAME)).await
             && let Ok(len) = handle.len().await
         {
             file = Some((handle, len));
         }
         Self { dir, entries, file }
+    }
+
+    /// Writes the file anew, so that what it says is durable for certain: what was read from it may
+    /// have been in the page cache only.
+    pub(super) async fn make_durable<F: FileSystem>(&mut self, fs: &F) -> io::Result<()> {
+        self.file = None;
+        self.record(fs, &[]).await
     }
 
     /// Adds to or replaces entries, and makes that durable.
@@ -285,6 +298,16 @@ impl Manifest {
         }
         Ok((file, len))
     }
+}
+
+/// Whether two lists say the same of the same segments, in whatever order.
+fn same(one: &[ManifestEntry], other: &[ManifestEntry]) -> bool {
+    let sorted = |entries: &[ManifestEntry]| {
+        let mut entries = entries.to_vec();
+        entries.sort_by_key(|e| e.id);
+        entries
+    };
+    sorted(one) == sorted(other)
 }
 
 /// Whether a file is a manifest that was never completed.

@@ -10,6 +10,7 @@ pub mod segment;
 mod state;
 mod writer;
 
+pub use chain::Damage;
 pub use config::{Rotation, SegmentIds, WalConfig};
 pub use reader::{LogReader, SegmentInfo, StoredFrame};
 pub use recovery::{RecoveryReport, UnacknowledgedTail};

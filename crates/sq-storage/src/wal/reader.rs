@@ -8,10 +8,10 @@ use bytes::Bytes;
 use sq_sim::{FileHandle, FileSystem};
 use tokio::sync::watch;
 
-use super::scan::{Stop, Walk, Window};
+use super::scan::{Scope, Walk, Window, walk_runs};
 use super::segment::SEGMENT_HEADER_LEN;
 use super::state::{Extent, Index, LogState, Segment, lock};
-use crate::error::{DamageReason, Error, Evidence, ReadError};
+use crate::error::{Error, Evidence, ReadError};
 use crate::frame::{Frame, FrameHeader, FrameKind};
 
 /// How much more than asked for is read at once, in bytes, to reach the first frame wanted from the
@@ -202,16 +202,51 @@ impl<F: FileSystem> LogReader<F> {
             let Some((offset, position)) = start else {
                 continue;
             };
-            let handle = self.handle(segment).await?;
-            let window = Window::new(&**handle, segment.extent().bytes);
-            let mut walk = Walk::from(window, position, Some(segment.id), offset);
-            while let Some((_, frame)) = self.step(&mut walk, segment, end).await? {
-                if frame.header.record_count > 0 && frame.header.max_timestamp_ms >= timestamp_ms {
-                    return Ok(Some(frame.into()));
-                }
+            let found = self
+                .find_from(segment, (offset, position), timestamp_ms, end)
+                .await?;
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Ok(None)
+    }
+
+    /// The first frame from a place on with such a timestamp, past what is damaged.
+    async fn find_from(
+        &self,
+        segment: &Segment,
+        (mut offset, mut position): (u64, u64),
+        timestamp_ms: i64,
+        end: u64,
+    ) -> Result<Option<StoredFrame>, ReadError> {
+        let handle = self.handle(segment).await?;
+        loop {
+            let window = Window::new(&**handle, segment.extent().bytes);
+            let mut walk = Walk::from(window, position, Some(segment.id), offset);
+            let damaged = loop {
+                match self.step(&mut walk, segment, end).await {
+                    Ok(None) => return Ok(None),
+                    Ok(Some((_, frame))) => {
+                        let FrameHeader {
+                            record_count,
+                            max_timestamp_ms,
+                            ..
+                        } = frame.header;
+                        if record_count > 0 && max_timestamp_ms >= timestamp_ms {
+                            return Ok(Some(frame.into()));
+                        }
+                    }
+                    Err(ReadError::Damaged(_)) => break walk.expected.offset,
+                    Err(e) => return Err(e),
+                }
+            };
+            let next = lock(self.index(segment).await?).at_or_behind_offset(damaged);
+            let Some(next) = next.filter(|(_, next)| *next > position) else {
+                return Ok(None);
+            };
+            (offset, position) = next;
+        }
     }
 
     /// The first frame with the greatest timestamp of the log; `None` if the log is empty.
@@ -289,26 +324,25 @@ impl<F: FileSystem> LogReader<F> {
             Ok(found) => return Ok(Some(found)),
             Err(stop) => stop,
         };
-        let reason = match stop {
-            Stop::Bad(reason) => reason,
-            Stop::End => DamageReason::EndOfFile,
-        };
         Err(ReadError::Damaged(Error::Damaged {
             path: segment.path.clone(),
             position,
             offset,
-            reason,
+            reason: stop.reason(),
             evidence: Evidence::Readable(segment.extent().end_offset),
         }))
     }
 
     async fn handle<'s>(&self, segment: &'s Segment) -> Result<&'s Arc<dyn FileHandle>, ReadError> {
         let open = || async { self.fs.open_read_only(&segment.path).await.map(Arc::from) };
-        segment
-            .handle
-            .get_or_try_init(open)
-            .await
-            .map_err(read_error(segment))
+        let opened = segment.handle.get_or_try_init(open).await;
+        opened.map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => ReadError::Damaged(Error::MissingSegment {
+                path: segment.path.clone(),
+                base_offset: segment.name.base_offset,
+            }),
+            _ => read_error(segment)(e),
+        })
     }
 
     /// The places of a segment's frames; found by reading it, where the writer of this process did
@@ -321,27 +355,19 @@ impl<F: FileSystem> LogReader<F> {
     }
 
     async fn build_index(&self, segment: &Segment) -> Result<Mutex<Index>, ReadError> {
-        let extent = segment.extent();
+        let limit = segment.extent().bytes;
         let handle = self.handle(segment).await?;
-        let mut walk = Walk::new(
-            &**handle,
-            extent.bytes,
-            Some(segment.id),
-            segment.name.base_offset,
-        );
+        let scope = Scope {
+            file: &**handle,
+            limit,
+            id: Some(segment.id),
+            base_offset: segment.name.base_offset,
+            max_zeros: limit,
+        };
         let mut index = Index::default();
-        loop {
-            match self.step(&mut walk, segment, extent.end_offset).await {
-                Ok(Some((position, frame))) if frame.header.record_count > 0 => {
-                    let header = frame.header;
-                    index.note(header.base_offset, position, header.max_timestamp_ms);
-                }
-                Ok(Some(_)) => {}
-                // What comes before the damage stays readable; reading on finds it and says so.
-                Ok(None) | Err(ReadError::Damaged(_)) => return Ok(Mutex::new(index)),
-                Err(e) => return Err(e),
-            }
-        }
+        let visit = |position, header: &FrameHeader, begins| index.note(position, header, begins);
+        walk_runs(scope, visit).await.map_err(read_error(segment))?;
+        Ok(Mutex::new(index))
     }
 }
 

@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use sq_sim::{Clock, FileHandle, FileSystem};
 
-use super::chain::{Chain, build_chain};
+use super::chain::{Chain, Damage, build_chain};
 use super::config::WalConfig;
 use super::manifest::{
-    self, MANIFEST_NAME, Manifest, ManifestContent, ManifestEntry, read_manifest,
+    self, MANIFEST_NAME, Manifest, ManifestContent, ManifestEntry, Seal, read_manifest,
 };
-use super::scan::{Beyond, Stop, Walk, search_beyond};
+use super::scan::{Run, Runs, Scope, walk_runs};
 use super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentHeaderError, SegmentName};
 use super::state::{Extent, Index, Segment};
 use crate::error::{DamageReason, Error, Result};
@@ -45,6 +45,8 @@ pub struct RecoveryReport {
     pub set_aside: Vec<PathBuf>,
     /// Segments without a single byte of data that were removed.
     pub removed_empty: Vec<PathBuf>,
+    /// Acknowledged records that are lost; what is around them can be read.
+    pub damage: Vec<Damage>,
     /// Lines of the manifest that could not be read.
     pub damaged_manifest_lines: usize,
 }
@@ -96,7 +98,9 @@ pub(super) struct Candidate {
     pub(super) name: SegmentName,
     pub(super) path: PathBuf,
     pub(super) entry: Option<ManifestEntry>,
-    /// `None` for a sealed one.
+    /// What is wrong with the file as a whole.
+    pub(super) unfit: Option<DamageReason>,
+    /// `None` for a sealed one, and for one that is missing.
     pub(super) scan: Option<Scan>,
 }
 
@@ -105,18 +109,23 @@ pub(super) struct Scan {
     file: Box<dyn FileHandle>,
     header: Result<(), SegmentHeaderError>,
     pub(super) first: Option<FrameHeader>,
-    frames: u64,
-    /// The offset behind the last good frame.
-    pub(super) end_offset: u64,
-    /// Where the last good frame ends, in bytes.
-    pub(super) position: u64,
-    /// The highest `committed_before` in a good frame.
+    /// The stretches of frames that can be read; at least one.
+    pub(super) runs: Vec<Run>,
+    /// Whether anything but zeros stands behind the last of them.
+    pub(super) has_data_behind: bool,
+    /// The highest `committed_before` in a frame.
     pub(super) committed_before: u64,
     /// Where the frames begin that none of its own says is committed: position and base offset.
     unproven: VecDeque<(u64, u64)>,
     index: Index,
-    pub(super) stop: Stop,
-    pub(super) beyond: Beyond,
+}
+
+impl Scan {
+    /// Where the frame begins whose first offset is `offset`, of those not known to be committed.
+    pub(super) fn position_of(&self, offset: u64) -> Option<u64> {
+        let frame = self.unproven.iter().find(|(_, base)| *base >= offset);
+        frame.map(|(position, _)| *position)
+    }
 }
 
 impl Candidate {
@@ -129,6 +138,44 @@ impl Candidate {
         self.entry.map(|e| e.ordinal).or(scanned)
     }
 
+    /// What the manifest should say of a segment without a record that is about to be removed.
+    fn removed_entry(&self) -> Option<ManifestEntry> {
+        let Extent { end_offset, bytes } = self.empty_extent();
+        let entry = self.entry?;
+        Some(ManifestEntry {
+            seal: Some(Seal {
+                end_offset,
+                length: bytes,
+            }),
+            ..entry
+        })
+    }
+
+    /// A segment that was sealed without a record is removed, and its name is free for another, of
+    /// which the manifest may not know yet. So its line counts only for a file that holds its frames,
+    /// or nothing at all.
+    fn recognise_removed(&mut self, entry: Option<ManifestEntry>) {
+        let Some(entry) = entry.filter(ManifestEntry::is_empty) else {
+            return;
+        };
+        let Some(scan) = &self.scan else { return };
+        let is_it = match scan.first {
+            Some(first) => first.segment_id == entry.id,
+            None => !scan.has_data_behind,
+        };
+        if is_it {
+            self.entry = Some(entry);
+            self.scan = None;
+        }
+    }
+
+    pub(super) fn empty_extent(&self) -> Extent {
+        Extent {
+            end_offset: self.name.base_offset,
+            bytes: SEGMENT_HEADER_LEN as u64,
+        }
+    }
+
     pub(super) fn id(&self) -> Option<u64> {
         let scanned = self
             .scan
@@ -136,47 +183,6 @@ impl Candidate {
             .and_then(|s| s.first.as_ref())
             .map(|f| f.segment_id);
         self.entry.map(|e| e.id).or(self.name.id).or(scanned)
-    }
-
-    /// Where its records end, and the bytes up to there.
-    pub(super) fn extent(&self) -> Extent {
-        if let Some(scan) = &self.scan {
-            return Extent {
-                end_offset: scan.end_offset,
-                bytes: scan.position,
-            };
-        }
-        let seal = self.entry.and_then(|e| e.seal);
-        Extent {
-            end_offset: seal.map_or(self.name.base_offset, |s| s.end_offset),
-            bytes: seal.map_or(SEGMENT_HEADER_LEN as u64, |s| s.length),
-        }
-    }
-
-    /// Its extent when the segment behind it begins at `bound`.
-    pub(super) fn extent_up_to(&self, bound: u64) -> Extent {
-        let extent = self.extent();
-        let Some(scan) = self.scan.as_ref().filter(|_| bound < extent.end_offset) else {
-            return extent;
-        };
-        let cut = scan.unproven.iter().find(|(_, base)| *base >= bound);
-        Extent {
-            end_offset: bound,
-            bytes: cut.map_or(extent.bytes, |(position, _)| *position),
-        }
-    }
-
-    /// Whether it holds no byte that could be part of a frame, or was sealed without a record.
-    pub(super) fn is_empty(&self) -> bool {
-        match &self.scan {
-            Some(scan) => scan.first.is_none() && !scan.beyond.has_data,
-            None => self.extent().end_offset == self.name.base_offset,
-        }
-    }
-
-    /// Whether appends can continue it.
-    pub(super) fn is_open(&self) -> bool {
-        self.scan.is_some()
     }
 }
 
@@ -195,7 +201,7 @@ pub(super) async fn recover<F: FileSystem>(
         damaged_manifest_lines: found.damaged_lines,
         ..RecoveryReport::default()
     };
-    check_nothing_is_missing(place, &names, &found)?;
+    check_nothing_is_missing(config, place, &names, &found)?;
     let candidates = open_candidates(fs, config, place, &names, &found, &mut report).await?;
     let chain = build_chain(candidates, &found)?;
     for candidate in &chain.aside {
@@ -204,7 +210,12 @@ pub(super) async fn recover<F: FileSystem>(
             .push(set_aside(fs, &candidate.path, &names).await?);
     }
     make_durable(fs, place, &chain, &mut report).await?;
-    report.unacknowledged_tail = chain.tail.clone();
+    report.unacknowledged_tail = chain.links.last().and_then(|l| l.tail.clone());
+    report.damage = chain
+        .links
+        .iter()
+        .flat_map(|l| l.damage.iter().cloned())
+        .collect();
     let mut recovered = settle(fs, config, place, clock, chain, &found, report).await?;
     remove_leftovers(fs, place, &names, &mut recovered).await;
     Ok(recovered)
@@ -220,21 +231,31 @@ async fn list<F: FileSystem>(fs: &F, dir: &Path) -> Result<Vec<(OsString, u64)>>
 }
 
 fn check_nothing_is_missing(
+    config: &WalConfig,
     place: &Place,
     names: &[(OsString, u64)],
     found: &ManifestContent,
 ) -> Result<()> {
-    let present: HashSet<SegmentName> = names
+    let present = present(names);
+    // One that was sealed without a record is removed, and its line dropped the next time.
+    let missing = found
+        .entries
         .iter()
-        .filter_map(|(name, _)| SegmentName::parse(name))
-        .collect();
-    match found.entries.iter().find(|e| !present.contains(&e.name)) {
+        .find(|e| !e.is_empty() && !present.contains(&e.name));
+    match missing.filter(|_| !config.serve_around_missing) {
         None => Ok(()),
         Some(entry) => Err(Error::MissingSegment {
             path: place.dir.join(entry.name.file_name()),
             base_offset: entry.name.base_offset,
         }),
     }
+}
+
+fn present(names: &[(OsString, u64)]) -> HashSet<SegmentName> {
+    names
+        .iter()
+        .filter_map(|(name, _)| SegmentName::parse(name))
+        .collect()
 }
 
 async fn open_candidates<F: FileSystem>(
@@ -256,26 +277,37 @@ async fn open_candidates<F: FileSystem>(
             name,
             path,
             entry,
+            unfit: None,
             scan: None,
         };
-        match entry.and_then(|e| e.seal) {
-            Some(seal) if *len < seal.length => {
-                let (path, actual) = (candidate.path, *len);
-                return Err(Error::WrongLength {
-                    path,
-                    actual,
-                    expected: seal.length,
-                });
+        let seal = entry.and_then(|e| e.seal);
+        if let Some(seal) = seal.filter(|_| entry.is_some_and(|e| !e.is_empty())) {
+            if *len < seal.length {
+                let (actual, expected) = (*len, seal.length);
+                candidate.unfit = Some(DamageReason::Length { actual, expected });
             }
-            Some(_) => {}
-            None => {
-                let scan = scan(fs, config, place, &candidate).await?;
-                report.segments_scanned += 1;
-                report.frames_scanned += scan.frames;
-                candidate.scan = Some(scan);
-            }
+        } else {
+            candidate.entry = entry.filter(|_| seal.is_none());
+            scan(fs, config, place, &mut candidate).await?;
+            report.segments_scanned += 1;
+            let runs = candidate.scan.iter().flat_map(|s| &s.runs);
+            report.frames_scanned += runs.map(|run| run.frames as u64).sum::<u64>();
+            candidate.recognise_removed(entry);
         }
         candidates.push(candidate);
+    }
+    let present = present(names);
+    let missing = |e: &&ManifestEntry| !e.is_empty() && !present.contains(&e.name);
+    for entry in found.entries.iter().filter(missing) {
+        let (name, path) = (entry.name, place.dir.join(entry.name.file_name()));
+        let (entry, unfit) = (Some(*entry), Some(DamageReason::Missing));
+        candidates.push(Candidate {
+            name,
+            path,
+            entry,
+            unfit,
+            scan: None,
+        });
     }
     Ok(candidates)
 }
@@ -285,23 +317,28 @@ async fn scan<F: FileSystem>(
     fs: &F,
     config: &WalConfig,
     place: &Place,
-    candidate: &Candidate,
-) -> Result<Scan> {
+    candidate: &mut Candidate,
+) -> Result<()> {
     let path = &candidate.path;
     let file = fs.open(path).await.map_err(Error::io("open", path))?;
-    let zeros = config.max_frame_bytes as u64;
-    let scan = read_segment(file, &place.header, candidate, zeros)
-        .await
-        .map_err(Error::io("read", path))?;
-    // A header that does not fit is damage where frames are, and a file that was never finished
-    // where none are: the header is durable before the first frame is written.
-    if let (Err(source), true) = (&scan.header, scan.first.is_some() || scan.beyond.frames > 0) {
-        return Err(Error::SegmentHeader {
-            path: path.clone(),
-            source: source.clone(),
-        });
+    let max_zeros = config.max_frame_bytes as u64;
+    let scan = read_segment(file, &place.header, candidate, max_zeros).await;
+    let scan = scan.map_err(Error::io("read", path))?;
+    // The header is durable before the first frame is written: where no frame is, the file was never
+    // finished.
+    if let (Err(source), Some(first)) = (&scan.header, &scan.first) {
+        let is_ours = candidate.entry.is_some_and(|e| e.id == first.segment_id);
+        if matches!(source, SegmentHeaderError::Place { .. }) && !is_ours {
+            // A whole segment of another partition must not be served as this one's.
+            return Err(Error::SegmentHeader {
+                path: path.clone(),
+                source: source.clone(),
+            });
+        }
+        candidate.unfit = Some(DamageReason::Header(source.clone()));
     }
-    Ok(scan)
+    candidate.scan = Some(scan);
+    Ok(())
 }
 
 async fn read_segment(
@@ -312,20 +349,20 @@ async fn read_segment(
 ) -> io::Result<Scan> {
     let head = file.read_at(0, SEGMENT_HEADER_LEN).await?;
     let header = SegmentHeader::decode(&head).and_then(|h| h.check_place(header));
-    let base_offset = candidate.name.base_offset;
-    let mut walk = Walk::new(&*file, file.len().await?, candidate.id(), base_offset);
-    let mut first = None;
-    let (mut frames, mut committed_before) = (0, 0);
+    let (id, base_offset) = (candidate.id(), candidate.name.base_offset);
+    let limit = file.len().await?;
+    let scope = Scope {
+        file: &*file,
+        limit,
+        id,
+        base_offset,
+        max_zeros,
+    };
+    let (mut first, mut committed_before) = (None, 0);
     let mut unproven = VecDeque::new();
     let mut index = Index::default();
-    let stop = loop {
-        let (position, frame) = match walk.next().await? {
-            Ok(found) => found,
-            Err(stop) => break stop,
-        };
-        let header = frame.header;
-        first.get_or_insert(header);
-        frames += 1;
+    let found = walk_runs(scope, |position, header, begins| {
+        first.get_or_insert(*header);
         committed_before = header.committed_before.max(committed_before);
         while unproven
             .front()
@@ -335,24 +372,21 @@ async fn read_segment(
         }
         // A mark too: what follows it can't be reached without it.
         unproven.push_back((position, header.base_offset));
-        if header.record_count > 0 {
-            index.note(header.base_offset, position, header.max_timestamp_ms);
-        }
-    };
-    let (end_offset, position, id) = (walk.expected.offset, walk.position, walk.expected.id);
-    let beyond = search_beyond(&*file, position, id, base_offset, max_zeros).await?;
+        index.note(position, header, begins);
+    });
+    let Runs {
+        runs,
+        has_data_behind,
+    } = found.await?;
     Ok(Scan {
         file,
         header,
         first,
-        frames,
-        end_offset,
-        position,
+        runs,
+        has_data_behind,
         committed_before,
         unproven,
         index,
-        stop,
-        beyond,
     })
 }
 
@@ -440,67 +474,58 @@ async fn settle<F: FileSystem>(
     found: &ManifestContent,
     mut report: RecoveryReport,
 ) -> Result<Recovered> {
-    let mut entries = Vec::new();
-    let mut segments = Vec::new();
-    let mut active = None;
-    let mut retired = None;
-    let known = chain
-        .links
-        .iter()
-        .filter_map(|l| l.candidate.ordinal())
-        .max();
-    let mut next_ordinal = known.map_or(0, |o| o.saturating_add(1));
     let next_offset = chain.end_offset();
-    let count = chain.links.len();
-    for (i, link) in chain.links.into_iter().enumerate() {
-        let is_last = i + 1 == count;
-        let seal = link.seal(is_last);
-        let candidate = link.candidate;
-        let id = candidate.id().unwrap_or_else(|| config.segment_ids.draw());
-        let ordinal = candidate.ordinal().unwrap_or(next_ordinal);
-        next_ordinal = next_ordinal.max(ordinal.saturating_add(1));
-        let mut segment = Segment::new(id, ordinal, candidate.name, candidate.path, link.extent);
-        let mut entry = ManifestEntry {
+    let mut next_ordinal = next_ordinal(&chain, found);
+    let mut entries: Vec<_> = chain
+        .empty
+        .iter()
+        .filter_map(Candidate::removed_entry)
+        .collect();
+    report.removed_empty = chain.empty.into_iter().map(|c| c.path).collect();
+    let mut segments = Vec::new();
+    let mut newest = None;
+    let mut links = chain.links.into_iter().peekable();
+    while let Some(link) = links.next() {
+        let is_last = links.peek().is_none();
+        let (seal, is_open) = (link.seal(is_last), link.is_open());
+        let known = (link.candidate.id(), link.candidate.ordinal());
+        let Candidate {
+            name, path, scan, ..
+        } = link.candidate;
+        let id = known.0.unwrap_or_else(|| config.segment_ids.draw());
+        let ordinal = known.1.unwrap_or_else(|| {
+            next_ordinal = next_ordinal.saturating_add(1);
+            next_ordinal - 1
+        });
+        let mut segment = Segment::new(id, ordinal, name, path, link.extent);
+        let entry = ManifestEntry {
             id,
             ordinal,
-            name: candidate.name,
+            name,
             seal,
         };
-        if let Some(scan) = candidate.scan {
-            segment = segment.with_index(scan.index);
-            let segment = Arc::new(segment);
-            if is_last && chain.tail.is_none() {
-                if scan.header.is_err() || scan.first.is_none() {
-                    begin_again(&*scan.file, place)
-                        .await
-                        .map_err(Error::io("write", &segment.path))?;
-                    fs.sync_dir(&place.dir)
-                        .await
-                        .map_err(Error::io("sync", &place.dir))?;
-                }
-                let began = scan
-                    .first
-                    .map_or_else(|| clock.wall_ms(), |f| f.append_time_ms);
-                active = Some(RecoveredActive {
-                    file: scan.file,
-                    segment: Arc::clone(&segment),
-                    age: Duration::from_millis(clock.wall_ms().saturating_sub(began)),
-                    told_committed: scan.committed_before,
-                });
-            } else if is_last {
-                retired = Some(ManifestEntry {
-                    seal: Some(link.extent.into()),
-                    ..entry
-                });
-                entry.seal = None;
-            }
-            segments.push(segment);
-        } else {
-            segments.push(Arc::new(segment));
-        }
         entries.push(entry);
+        let Some(scan) = scan else {
+            segments.push(Arc::new(segment));
+            continue;
+        };
+        segment = segment.with_index(scan.index.clone());
+        segments.push(Arc::new(segment));
+        if is_last {
+            newest = Some((scan, entry, link.extent, is_open));
+        }
     }
-    report.removed_empty = chain.empty.into_iter().map(|c| c.path).collect();
+    let (mut active, mut retired) = (None, None);
+    if let (Some((scan, entry, extent, is_open)), Some(segment)) = (newest, segments.last()) {
+        if is_open {
+            active = Some(continue_segment(fs, place, clock, scan, segment).await?);
+        } else {
+            retired = Some(ManifestEntry {
+                seal: Some(extent.into()),
+                ..entry
+            });
+        }
+    }
     let manifest = Manifest::adopt(fs, place.dir.clone(), found, entries).await;
     Ok(Recovered {
         segments,
@@ -513,6 +538,44 @@ async fn settle<F: FileSystem>(
     })
 }
 
+/// An ordinal above that of every segment there ever was, as far as that is known.
+fn next_ordinal(chain: &Chain, found: &ManifestContent) -> u32 {
+    let linked = chain.links.iter().map(|l| &l.candidate);
+    let files = linked
+        .chain(&chain.empty)
+        .chain(&chain.aside)
+        .filter_map(Candidate::ordinal);
+    let listed = found.entries.iter().map(|e| e.ordinal);
+    files.chain(listed).max().map_or(0, |o| o.saturating_add(1))
+}
+
+/// Makes ready the segment that appends go on in.
+async fn continue_segment<F: FileSystem>(
+    fs: &F,
+    place: &Place,
+    clock: &dyn Clock,
+    scan: Scan,
+    segment: &Arc<Segment>,
+) -> Result<RecoveredActive> {
+    if scan.header.is_err() || scan.first.is_none() {
+        let path = &segment.path;
+        begin_again(&*scan.file, place)
+            .await
+            .map_err(Error::io("write", path))?;
+        fs.sync_dir(&place.dir)
+            .await
+            .map_err(Error::io("sync", &place.dir))?;
+    }
+    let now = clock.wall_ms();
+    let began = scan.first.map_or(now, |f| f.append_time_ms);
+    Ok(RecoveredActive {
+        file: scan.file,
+        segment: Arc::clone(segment),
+        age: Duration::from_millis(now.saturating_sub(began)),
+        told_committed: scan.committed_before,
+    })
+}
+
 /// Makes an empty segment as it is when it is created.
 async fn begin_again(file: &dyn FileHandle, place: &Place) -> io::Result<()> {
     let header = bytes::Bytes::copy_from_slice(&place.header.encode());
@@ -522,7 +585,9 @@ async fn begin_again(file: &dyn FileHandle, place: &Place) -> io::Result<()> {
 }
 
 /// Removes what earlier attempts left: manifests that were never completed, and segments without a
-/// byte of data, once the manifest does not list them. A failure costs nothing but the leftover.
+/// record, once the manifest durably says that they have none: a name whose removal was not durable comes
+/// back at a power loss, and must not be taken for more than it was. A failure costs nothing but the
+/// leftover.
 async fn remove_leftovers<F: FileSystem>(
     fs: &F,
     place: &Place,
@@ -536,7 +601,7 @@ async fn remove_leftovers<F: FileSystem>(
         let _ = fs.remove_file(&place.dir.join(name)).await;
     }
     let empty = std::mem::take(&mut recovered.report.removed_empty);
-    if empty.is_empty() || recovered.manifest.record(fs, &[]).await.is_err() {
+    if empty.is_empty() || recovered.manifest.make_durable(fs).await.is_err() {
         return;
     }
     for path in empty {
@@ -544,14 +609,5 @@ async fn remove_leftovers<F: FileSystem>(
             recovered.report.removed_empty.push(path);
         }
     }
-}
-
-impl Scan {
-    /// Why nothing more could be read behind its last good frame.
-    pub(super) fn stop_reason(&self) -> DamageReason {
-        match &self.stop {
-            Stop::End => DamageReason::EndOfFile,
-            Stop::Bad(reason) => reason.clone(),
-        }
-    }
+    let _ = fs.sync_dir(&place.dir).await;
 }

@@ -2,14 +2,12 @@
 
 use std::io;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use sq_sim::FileHandle;
 
 use super::segment::SEGMENT_HEADER_LEN;
 use crate::error::DamageReason;
-use crate::frame::{
-    FRAME_HEADER_LEN, FRAME_PREFIX_LEN, Frame, FrameError, FrameHeader, SEGMENT_ID_POSITION,
-};
+use crate::frame::{FRAME_HEADER_LEN, Frame, FrameError, FrameHeader, SEGMENT_ID_POSITION};
 
 /// How much is read at a time, in bytes; a larger frame is read in one piece of its own size.
 const WINDOW_LEN: usize = 1 << 20;
@@ -134,6 +132,16 @@ pub(super) enum Stop {
     Bad(DamageReason),
 }
 
+impl Stop {
+    /// What is wrong at the stop, if something should be there.
+    pub(super) fn reason(&self) -> DamageReason {
+        match self {
+            Self::End => DamageReason::EndOfFile,
+            Self::Bad(reason) => reason.clone(),
+        }
+    }
+}
+
 /// Walks the frames of a segment from its first on.
 pub(super) struct Walk<'a> {
     window: Window<'a>,
@@ -186,50 +194,125 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What lies behind the last good frame of a segment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Beyond {
-    /// The highest `committed_before` in any valid frame of the segment found there.
-    pub(super) committed_before: u64,
-    /// How many valid frames of the segment were found.
+/// A stretch of a segment's frames, each right behind the one before it.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    /// The offset at which it begins.
+    pub(super) offset: u64,
+    /// Where it ends.
+    pub(super) end_position: u64,
+    pub(super) end_offset: u64,
+    /// How many frames it has; none only in a segment whose first frame can't be read.
     pub(super) frames: usize,
-    /// Whether any byte there is not zero.
-    pub(super) has_data: bool,
+    /// Why it ends.
+    pub(super) stop: Stop,
 }
 
-/// Searches a file from `start` on for frames that carry the segment's id, at any position, until
-/// `max_zeros` bytes in a row were zero or the file ends. Without an id (a double fault: no manifest
-/// line and no first frame) any valid frame counts whose offset the segment could hold.
+/// All frames of a segment that can be read.
+#[derive(Clone, Debug)]
+pub(super) struct Runs {
+    /// Never empty.
+    pub(super) runs: Vec<Run>,
+    /// Whether any byte behind the last one is not zero.
+    pub(super) has_data_behind: bool,
+}
+
+/// What the frames of a segment are looked for in and by.
+#[derive(Clone, Copy)]
+pub(super) struct Scope<'a> {
+    pub(super) file: &'a dyn FileHandle,
+    /// Nothing at or behind this position counts.
+    pub(super) limit: u64,
+    /// The segment's id, where something but its frames says it.
+    pub(super) id: Option<u64>,
+    pub(super) base_offset: u64,
+    /// The search for further frames ends after so many zeros.
+    pub(super) max_zeros: u64,
+}
+
+/// Walks a segment from its first frame on and, wherever that stops, from the next frame of the
+/// segment that can be found behind it. `visit` gets each frame's position and header, and whether
+/// it is the first of its run.
+pub(super) async fn walk_runs(
+    scope: Scope<'_>,
+    mut visit: impl FnMut(u64, &FrameHeader, bool),
+) -> io::Result<Runs> {
+    let Scope { file, limit, .. } = scope;
+    let mut walk = Walk::new(file, limit, scope.id, scope.base_offset);
+    let mut runs = Vec::new();
+    loop {
+        let offset = walk.expected.offset;
+        let mut frames = 0;
+        let stop = loop {
+            match walk.next().await? {
+                Ok((position, frame)) => visit(position, &frame.header, frames == 0),
+                Err(stop) => break stop,
+            }
+            frames += 1;
+        };
+        let Walk {
+            position: end_position,
+            expected,
+            ..
+        } = walk;
+        let end_offset = expected.offset;
+        runs.push(Run {
+            offset,
+            end_position,
+            end_offset,
+            frames,
+            stop,
+        });
+        let (found, has_data) = search(scope, end_position, expected).await?;
+        let Some((position, header)) = found else {
+            return Ok(Runs {
+                runs,
+                has_data_behind: has_data,
+            });
+        };
+        let window = Window::new(file, limit);
+        walk = Walk::from(
+            window,
+            position,
+            Some(header.segment_id),
+            header.base_offset,
+        );
+    }
+}
+
+/// Searches from `start` on, at any position, for a frame that carries the segment's id and does not
+/// fall behind the offset expected, until `max_zeros` bytes in a row were zero or the file ends. Says
+/// also whether there is anything but zeros. Without an id (a double fault: no line of the manifest
+/// and no first frame) any valid frame counts whose offset the segment could hold.
 ///
 /// A frame that a client put into a record's value does not count: it can't know the id.
-pub(super) async fn search_beyond(
-    file: &dyn FileHandle,
+async fn search(
+    scope: Scope<'_>,
     start: u64,
-    id: Option<u64>,
-    base_offset: u64,
-    max_zeros: u64,
-) -> io::Result<Beyond> {
-    let end = file.len().await?;
-    let mut window = Window::new(file, end);
-    let mut beyond = Beyond::default();
-    let mut position = start;
-    let mut last_data = start;
-    while position < end && position.saturating_sub(last_data) <= max_zeros {
+    expected: Expected,
+) -> io::Result<(Option<(u64, FrameHeader)>, bool)> {
+    let Scope {
+        file,
+        limit,
+        max_zeros,
+        ..
+    } = scope;
+    let mut window = Window::new(file, limit);
+    let mut has_data = false;
+    let (mut position, mut last_data) = (start, start);
+    while position < limit && position.saturating_sub(last_data) <= max_zeros {
         let piece = window.at(position, FRAME_HEADER_LEN).await?;
         if piece.is_empty() {
             break;
         }
-        if let Some(at) = piece.iter().rposition(|&b| b != 0) {
-            beyond.has_data = true;
+        if let Some(at) = last_nonzero(&piece) {
+            has_data = true;
             last_data = position + at as u64;
-            for at in candidates(&piece, id, base_offset) {
-                let mut probe = Window::new(file, end).with_piece_len(FRAME_HEADER_LEN);
-                if let Found::Frame(frame) = frame_at(&mut probe, position + at as u64).await?
-                    && id.is_none_or(|id| id == frame.header.segment_id)
-                {
-                    beyond.frames += 1;
-                    beyond.committed_before =
-                        beyond.committed_before.max(frame.header.committed_before);
+            for at in candidates(&piece, expected) {
+                let at = position + at as u64;
+                let mut probe = Window::new(file, limit).with_piece_len(FRAME_HEADER_LEN);
+                if let Found::Frame(frame) = frame_at(&mut probe, at).await? {
+                    return Ok((Some((at, frame.header)), true));
                 }
             }
         }
@@ -237,35 +320,45 @@ pub(super) async fn search_beyond(
         let step = piece.len().saturating_sub(FRAME_HEADER_LEN - 1).max(1);
         position += step as u64;
     }
-    Ok(beyond)
+    Ok((None, has_data))
+}
+
+/// The last byte that is not zero.
+fn last_nonzero(piece: &Bytes) -> Option<usize> {
+    const CHUNK_LEN: usize = 4096;
+    const ZEROS: [u8; CHUNK_LEN] = [0; CHUNK_LEN];
+    // Whole chunks are compared first, which is many times faster than byte by byte.
+    let chunk = piece
+        .chunks(CHUNK_LEN)
+        .rposition(|c| !ZEROS.starts_with(c))?;
+    let start = chunk * CHUNK_LEN;
+    let within = piece
+        .get(start..)?
+        .iter()
+        .take(CHUNK_LEN)
+        .rposition(|&b| b != 0)?;
+    Some(start + within)
 }
 
 /// The positions in `piece` at which a frame of the segment could start, by a look that costs no
 /// checksum. Every position whose header lies in the piece is judged.
-fn candidates(piece: &Bytes, id: Option<u64>, base_offset: u64) -> Vec<usize> {
+fn candidates(piece: &Bytes, expected: Expected) -> Vec<usize> {
     let plausible = |at: &usize| {
         piece
             .get(*at..)
             .and_then(|b| FrameHeader::decode(b).ok())
             .is_some_and(|(header, _)| {
-                header.base_offset >= base_offset && header.committed_before <= header.base_offset
+                header.base_offset >= expected.offset
+                    && header.committed_before <= header.base_offset
             })
     };
-    match id {
+    match expected.id {
         Some(id) => memchr::memmem::find_iter(piece, &id.to_be_bytes())
             .filter_map(|at| at.checked_sub(SEGMENT_ID_POSITION))
             .filter(plausible)
             .collect(),
         None => (0..piece.len().saturating_sub(FRAME_HEADER_LEN - 1))
-            .filter(|&at| length_is_plausible(piece, at))
             .filter(plausible)
             .collect(),
     }
-}
-
-/// Whether the length at `at` is one a frame can have, as a first and cheapest look.
-fn length_is_plausible(piece: &Bytes, at: usize) -> bool {
-    piece
-        .get(at..at + 4)
-        .is_some_and(|mut b| b.get_u32() as usize >= FRAME_HEADER_LEN - FRAME_PREFIX_LEN)
 }

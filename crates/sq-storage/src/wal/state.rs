@@ -8,6 +8,7 @@ use sq_sim::FileHandle;
 use tokio::sync::{OnceCell, watch};
 
 use super::segment::SegmentName;
+use crate::frame::FrameHeader;
 
 /// A frame's place is remembered for every so many bytes of a segment.
 const INDEX_INTERVAL_BYTES: u64 = 32 * 1024;
@@ -87,21 +88,28 @@ struct IndexEntry {
 }
 
 impl Index {
-    /// Notes a frame; frames come in the order of their offsets.
-    pub(super) fn note(&mut self, offset: u64, position: u64, max_timestamp_ms: i64) {
-        let due = self
-            .entries
-            .last()
-            .is_none_or(|e| position - e.position >= INDEX_INTERVAL_BYTES);
-        if due {
-            let max_timestamp_before_ms = self.max_timestamp_ms;
+    /// Notes a frame; frames come in the order of their offsets. One that can't be reached from the
+    /// frame before it, because something between them is damaged, `begins` a run.
+    pub(super) fn note(&mut self, position: u64, header: &FrameHeader, begins: bool) {
+        if header.record_count == 0 {
+            return;
+        }
+        let last = self.entries.last();
+        if begins || last.is_none_or(|e| position - e.position >= INDEX_INTERVAL_BYTES) {
+            let (offset, max_timestamp_before_ms) = (header.base_offset, self.max_timestamp_ms);
             self.entries.push(IndexEntry {
                 offset,
                 position,
                 max_timestamp_before_ms,
             });
         }
-        self.max_timestamp_ms = self.max_timestamp_ms.max(Some(max_timestamp_ms));
+        self.max_timestamp_ms = self.max_timestamp_ms.max(Some(header.max_timestamp_ms));
+    }
+
+    /// The first place noted at or behind `offset`.
+    pub(super) fn at_or_behind_offset(&self, offset: u64) -> Option<(u64, u64)> {
+        let before = self.entries.partition_point(|e| e.offset < offset);
+        self.entries.get(before).map(|e| (e.offset, e.position))
     }
 
     /// A frame at or before the one that holds `offset`: its offset and position.

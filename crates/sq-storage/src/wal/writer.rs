@@ -88,6 +88,8 @@ pub struct WalWriter<F: FileSystem> {
     segment: Option<Arc<Segment>>,
     /// The highest `committed_before` that a frame of the active segment says.
     told_committed: u64,
+    /// A mark was written that no sync covers yet.
+    has_unsynced_mark: bool,
     /// A write is under way; still set at the next call, it was dropped and its fate is unknown.
     write_under_way: bool,
     /// What the manifest does not say yet: segments that ended, and the one that began.
@@ -166,6 +168,7 @@ impl<F: FileSystem> WalWriter<F> {
             segment_age_when_opened: Duration::ZERO,
             segment: None,
             told_committed: 0,
+            has_unsynced_mark: false,
             write_under_way: false,
             unlisted: recovered.retired.into_iter().collect(),
             closed: Vec::new(),
@@ -298,13 +301,10 @@ impl<F: FileSystem> WalWriter<F> {
             return Ok(0);
         };
         self.write(group.buffers, group.bytes, true).await?;
-        {
-            let index = segment.index.get();
-            let mut index = index.map(lock);
-            for (offset, position, timestamp) in group.places {
-                if let Some(index) = index.as_mut() {
-                    index.note(offset, position, timestamp);
-                }
+        if let Some(index) = segment.index.get() {
+            let mut index = lock(index);
+            for (position, header) in &group.headers {
+                index.note(*position, header, false);
             }
         }
         self.told_committed = self.next_offset;
@@ -396,9 +396,7 @@ impl<F: FileSystem> WalWriter<F> {
             group
                 .buffers
                 .extend(batch.payload.iter().filter(|p| !p.is_empty()).cloned());
-            group
-                .places
-                .push((group.end_offset, position, batch.max_timestamp_ms));
+            group.headers.push((position, header));
             group.end_offset = header.end_offset();
             group.bytes += len as u64;
             group.count += 1;
@@ -434,6 +432,7 @@ impl<F: FileSystem> WalWriter<F> {
         match written {
             Ok(()) => {
                 self.write_under_way = false;
+                self.has_unsynced_mark = !sync;
                 self.segment_position += bytes;
                 Ok(())
             }
@@ -525,6 +524,7 @@ impl<F: FileSystem> WalWriter<F> {
         self.segment_opened_at = self.clock.now();
         self.segment_age_when_opened = Duration::ZERO;
         self.told_committed = 0;
+        self.has_unsynced_mark = false;
         self.unlisted.push(ManifestEntry {
             id,
             ordinal,
@@ -615,6 +615,26 @@ impl<F: FileSystem> WalWriter<F> {
         self.write_mark(false).await
     }
 
+    /// Makes a mark durable that was written without a sync.
+    async fn sync_mark(&mut self) -> Result<()> {
+        let (Some(file), Some(segment)) = (&self.active_segment, &self.segment) else {
+            return Ok(());
+        };
+        if !self.has_unsynced_mark {
+            return Ok(());
+        }
+        self.write_under_way = true;
+        let synced = file.sync_data().await;
+        self.write_under_way = false;
+        let path = segment.path.clone();
+        if let Err(source) = synced {
+            self.poison();
+            return Err(Error::Sync { path, source });
+        }
+        self.has_unsynced_mark = false;
+        Ok(())
+    }
+
     async fn write_mark(&mut self, sync: bool) -> Result<()> {
         self.retire_if_abandoned();
         let Some(segment) = self.segment.clone() else {
@@ -655,6 +675,7 @@ impl<F: FileSystem> WalWriter<F> {
     /// record is as durable as before, and the segment takes no further append.
     pub async fn close_active_segment(&mut self) -> Result<Option<ClosedSegment>> {
         self.write_mark(true).await?;
+        self.sync_mark().await?;
         if self.segment.is_none() || self.segment_is_empty() {
             return Ok(None);
         }
@@ -680,12 +701,7 @@ impl<F: FileSystem> WalWriter<F> {
     /// acknowledged record is as durable as before.
     pub async fn close(mut self) -> Result<()> {
         self.write_mark(true).await?;
-        if let (Some(file), Some(segment)) = (&self.active_segment, &self.segment) {
-            file.sync_data().await.map_err(|source| Error::Sync {
-                path: segment.path.clone(),
-                source,
-            })?;
-        }
+        self.sync_mark().await?;
         self.list_in_manifest().await;
         Ok(())
     }
@@ -707,8 +723,8 @@ impl<F: FileSystem> std::fmt::Debug for WalWriter<F> {
 #[derive(Default)]
 struct Group {
     buffers: Vec<Bytes>,
-    /// Each frame's base offset, position and greatest timestamp.
-    places: Vec<(u64, u64, i64)>,
+    /// Each frame's position and header.
+    headers: Vec<(u64, FrameHeader)>,
     bytes: u64,
     end_offset: u64,
     count: usize,

@@ -1,16 +1,18 @@
 //! Bytes that are not what was written: torn, stale, flipped, missing. What was acknowledged is
 //! there or its loss is reported; what was not is never invented.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::{BufMut, BytesMut};
-use sq_sim::{ContentFate, FileFate, Keep, LengthFate, PathPattern, PowerLoss, SectorFate};
+use sq_sim::{
+    ContentFate, FileFate, FileSystem as _, Keep, LengthFate, PathPattern, PowerLoss, SectorFate,
+};
 use sq_storage::frame::{FrameHeader, FrameKind};
 use sq_storage::record::encode_record;
 use sq_storage::wal::segment::{SEGMENT_HEADER_LEN, SegmentHeader};
-use sq_storage::{Error, Evidence, TopicName};
+use sq_storage::{DamageReason, Error, Evidence, ReadError, Record, TopicName};
 
-use crate::support::{DIR, Machine, Oracle, block_on, path_of, segment, value, values};
+use crate::support::{DIR, Machine, Oracle, Reader, block_on, path_of, segment, value, values};
 
 fn frame_len(n: u64) -> usize {
     76 + value(n).len()
@@ -58,14 +60,8 @@ fn a_stale_frame_behind_a_torn_one_is_never_taken_up() {
         machine.fs.write_file(segment(0), bytes).unwrap();
         let mut log = machine.open().await;
         assert_eq!(log.next_offset(), 50);
-        assert_eq!(
-            log.recovery_report()
-                .unacknowledged_tail
-                .as_ref()
-                .unwrap()
-                .frames,
-            1
-        );
+        let tail = log.recovery_report().unacknowledged_tail.clone().unwrap();
+        assert_eq!((tail.offset, tail.frames), (50, 0));
         assert_eq!(log.append(None, b"next", &[], 0).await.unwrap(), 50);
         let found = values(&log.reader()).await;
         drop(log);
@@ -240,22 +236,53 @@ fn a_successor_that_says_the_lost_tail_was_committed_is_damage() {
                 file((100..105).map(|n| frame(2, 1, n, 95, &value(n)))),
             )
             .unwrap();
-        let error = machine.try_open().await.unwrap_err();
-        let Error::Damaged {
-            path,
-            offset,
-            evidence,
-            ..
-        } = &error
-        else {
-            panic!("{error}")
-        };
+        let mut log = machine.open().await;
+        let damage = log.recovery_report().damage.clone();
         assert_eq!(
-            (path, *offset, *evidence),
-            (&segment(0), 90, Evidence::LaterFrame(95))
+            (&damage[0].path, damage[0].offsets.clone()),
+            (&segment(0), 90..95)
         );
-        assert_eq!(machine.segments().len(), 2, "nothing was moved or removed");
+        assert_eq!(
+            (damage.len(), damage[0].evidence),
+            (1, Evidence::LaterFrame(95))
+        );
+        assert_eq!(log.append(None, b"next", &[], 0).await.unwrap(), 95);
+        assert_eq!(
+            readable(&log.reader()).await,
+            (0..90).chain(95..96).collect::<Vec<_>>()
+        );
+        drop(log);
+        let log = machine.open().await;
+        assert_eq!(
+            readable(&log.reader()).await,
+            (0..90).chain(95..96).collect::<Vec<_>>()
+        );
     });
+}
+
+/// The offsets that can be read; the others of the log must answer with the damage.
+async fn readable(reader: &Reader) -> Vec<u64> {
+    let mut offsets = Vec::new();
+    for offset in reader.start_offset()..reader.end_offset() {
+        match reader.read(offset, 1).await {
+            Ok(frames) if frames.is_empty() => panic!("{offset} is silently missing"),
+            Ok(frames) => {
+                assert_eq!(frames[0].base_offset, offset);
+                let found = Record::decode(frames[0].payload.clone())
+                    .unwrap()
+                    .value
+                    .unwrap();
+                assert!(
+                    found == "next" || found == value(offset),
+                    "{offset} is another's"
+                );
+                offsets.push(offset);
+            }
+            Err(ReadError::Damaged(_)) => {}
+            Err(e) => panic!("{offset}: {e}"),
+        }
+    }
+    offsets
 }
 
 /// Three segments, the last one open, written by the writer itself.
@@ -277,14 +304,31 @@ fn a_segment_that_is_gone_is_named() {
         for gone in 0..3 {
             let machine = Machine::new(27).with_segment_bytes(1100);
             let segments = three_segments(&machine).await;
-            sq_sim::FileSystem::remove_file(&machine.fs, &segments[gone])
-                .await
-                .unwrap();
+            machine.fs.remove_file(&segments[gone]).await.unwrap();
             let error = machine.try_open().await.unwrap_err();
             assert!(matches!(error, Error::MissingSegment { .. }), "{error}");
             assert_eq!(path_of(&error), Some(&*segments[gone]));
             assert_eq!(error.action(), sq_storage::Action::Repair);
             assert_eq!(machine.segments().len(), 2);
+
+            // Told to, it serves what is around it.
+            // How much the newest one held, nothing else says.
+            let bases = [0, 5, 8, 8];
+            let mut machine = machine;
+            machine.config.serve_around_missing = true;
+            let mut log = machine.open().await;
+            let lost = bases[gone]..bases[gone + 1];
+            let damage = &log.recovery_report().damage;
+            assert_eq!(
+                (damage[0].offsets.clone(), &damage[0].path),
+                (lost.clone(), &segments[gone])
+            );
+            let next = if gone == 2 { 8 } else { 9 };
+            assert_eq!(log.append(None, b"next", &[], 0).await.unwrap(), next);
+            let left: Vec<_> = (0..=next).filter(|o| !lost.contains(o)).collect();
+            assert_eq!(readable(&log.reader()).await, left);
+            drop(log);
+            assert_eq!(readable(&machine.open().await.reader()).await, left);
         }
     });
 }
@@ -297,9 +341,11 @@ fn a_sealed_segment_that_is_too_short_is_named() {
         let mut bytes = machine.fs.read_file(&segments[1]).unwrap();
         bytes.pop();
         machine.fs.write_file(&segments[1], bytes).unwrap();
-        let error = machine.try_open().await.unwrap_err();
-        assert!(matches!(error, Error::WrongLength { .. }), "{error}");
-        assert_eq!(path_of(&error), Some(&*segments[1]));
+        let log = machine.open().await;
+        let damage = &log.recovery_report().damage;
+        assert_eq!((damage.len(), &damage[0].path), (1, &segments[1]));
+        assert!(matches!(damage[0].reason, DamageReason::Length { .. }));
+        assert_eq!(readable(&log.reader()).await, [0, 1, 2, 3, 4, 5, 6, 8]);
     });
 }
 
@@ -357,32 +403,10 @@ fn every_flipped_bit_is_noticed_or_harmless() {
                     }
                     machine.fs.write_file(path, bytes).unwrap();
                 }
-                let Ok(log) = machine.try_open().await else {
-                    return;
-                };
-                let reader = log.reader();
-                let mut damaged = 0;
-                for offset in 0..9 {
-                    match reader.read(offset, 1).await {
-                        Ok(frames) if frames.is_empty() => panic!("{offset} is silently missing"),
-                        Ok(frames) => {
-                            assert_eq!(
-                                frames[0].base_offset,
-                                offset,
-                                "{} bit {bit}",
-                                path.display()
-                            );
-                            let record = sq_storage::Record::decode(frames[0].payload.clone());
-                            assert_eq!(record.unwrap().value.unwrap(), value(offset));
-                        }
-                        Err(sq_storage::ReadError::Damaged(_)) => damaged += 1,
-                        // The last record may pass for a tear where only its mark said otherwise,
-                        // and nothing else.
-                        Err(e) => panic!("{offset}, {} bit {bit}: {e}", path.display()),
-                    }
-                }
-                assert_eq!(log.next_offset(), 9);
-                assert!(damaged < 9);
+                let log = machine.open().await;
+                let found = readable(&log.reader()).await;
+                assert_eq!(log.next_offset(), 9, "{} bit {bit}", path.display());
+                assert!(found.len() >= 8, "{} bit {bit}: {found:?}", path.display());
             });
         }
     }
@@ -403,25 +427,64 @@ fn rot_behind_which_a_later_frame_tells_is_damage_not_a_tear() {
             let at = SEGMENT_HEADER_LEN + (0..hit).map(frame_len).sum::<usize>() + 70;
             machine.fs.write_file(segment(0), before.clone()).unwrap();
             machine.fs.flip_bit(segment(0), at as u64, 3).unwrap();
-            let error = machine.try_open().await.unwrap_err();
-            let Error::Damaged {
-                path,
-                offset,
-                position,
-                ..
-            } = &error
-            else {
-                panic!("{error}")
-            };
-            assert_eq!((path, *offset), (&segment(0), hit));
-            assert_eq!(*position, (at - 70) as u64);
+            let mut log = machine.open().await;
+            let damage = log.recovery_report().damage.clone();
+            assert_eq!((damage.len(), damage[0].offsets.clone()), (1, hit..hit + 1));
+            assert_eq!(
+                (&damage[0].path, damage[0].position),
+                (&segment(0), (at - 70) as u64)
+            );
+            let left: Vec<_> = (0..5).filter(|o| *o != hit).collect();
+            assert_eq!(readable(&log.reader()).await, left);
+            assert_eq!(
+                machine.fs.read_file(segment(0)).unwrap()[at],
+                before[at] ^ 8
+            );
+            // The log goes on, in another file, and opens again as it is.
+            assert_eq!(log.append(None, b"next", &[], 0).await.unwrap(), 5);
+            drop(log);
+            let log = machine.open().await;
+            assert_eq!(readable(&log.reader()).await.len(), 5);
+            assert_eq!(log.next_offset(), 6);
+            drop(log);
+            machine.fs.remove_file(&segment(5)).await.unwrap();
+            machine
+                .fs
+                .remove_file(Path::new(DIR).join("manifest").as_path())
+                .await
+                .unwrap();
+
             // Whole sectors of zeros hide nothing either.
             let mut zeroed = before.clone();
             zeroed[at - 70..SEGMENT_HEADER_LEN + (0..5).map(frame_len).sum::<usize>()].fill(0);
             machine.fs.write_file(segment(0), zeroed).unwrap();
-            assert!(
-                matches!(machine.try_open().await, Err(Error::Damaged { offset, .. }) if offset == hit)
-            );
+            let log = machine.open().await;
+            assert_eq!(log.recovery_report().damage[0].offsets, hit..5);
+            assert_eq!(readable(&log.reader()).await, (0..hit).collect::<Vec<_>>());
+            assert_eq!(log.next_offset(), 5);
+        }
+    });
+}
+
+#[test]
+fn timestamps_are_found_past_damage() {
+    block_on(async {
+        let machine = Machine::new(33);
+        let mut log = machine.open().await;
+        for n in 0..9 {
+            log.append(None, &value(n), &[], 100 * n).await.unwrap();
+        }
+        log.mark().await.unwrap();
+        drop(log);
+        let at = SEGMENT_HEADER_LEN + (0..4).map(frame_len).sum::<usize>() + 70;
+        machine.fs.flip_bit(segment(0), at as u64, 3).unwrap();
+        for _ in 0..2 {
+            let mut log = machine.open().await;
+            for (wanted, expected) in [(0, 0), (250, 3), (301, 5), (400, 5), (800, 8)] {
+                let found = log.reader().find_by_timestamp(wanted).await.unwrap();
+                assert_eq!(found.unwrap().base_offset, expected, "{wanted}");
+            }
+            log.close_active_segment().await.unwrap();
         }
     });
 }

@@ -3,6 +3,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::cast_possible_truncation,
+    clippy::indexing_slicing,
     reason = "a test stops where something is not as it must be"
 )]
 

@@ -174,6 +174,7 @@ impl Life {
     async fn open(&mut self) -> Writer {
         let log = self.machine.try_open().await;
         let log = log.unwrap_or_else(|e| panic!("a log that only crashed can't be opened: {e}"));
+        assert_eq!(log.recovery_report().damage, [], "a crash is no damage");
         self.oracle.check(&log).await;
         log
     }

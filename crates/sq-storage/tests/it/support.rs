@@ -215,7 +215,6 @@ pub(crate) fn path_of(error: &Error) -> Option<&Path> {
     match error {
         Error::Damaged { path, .. }
         | Error::MissingSegment { path, .. }
-        | Error::WrongLength { path, .. }
         | Error::SegmentHeader { path, .. }
         | Error::Io { path, .. }
         | Error::Write { path, .. }
