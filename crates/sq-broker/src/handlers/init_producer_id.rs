@@ -29,7 +29,10 @@ async fn next_id<F: FileSystem>(
     broker: &Broker<F>,
     request: &InitProducerIdRequest,
 ) -> Result<i64, ResponseError> {
-    if request.transactional_id.is_some() {
+    if let Some(id) = &request.transactional_id {
+        if id.is_empty() {
+            return Err(ResponseError::InvalidRequest);
+        }
         // There is no message in this response. This error ends the client's attempt at once, where
         // one about a coordinator would have it ask again for ever.
         return Err(ResponseError::TransactionalIdAuthorizationFailed);

@@ -1,5 +1,7 @@
 //! One pass over the partitions of a fetch.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use sq_sim::{FileSystem, Instant};
 use sq_storage::frame::FrameKind;
@@ -16,6 +18,9 @@ use crate::protocol::ResponseError;
 
 /// The first version whose clients know zstd (KIP-110).
 const ZSTD_SINCE: i16 = 10;
+
+/// How long a partition that is being opened is waited for at least.
+const OPENING_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What one partition gave.
 #[derive(Debug)]
@@ -162,7 +167,8 @@ impl Pass {
     }
 }
 
-/// A partition's log; one that is still being opened is waited for.
+/// A partition's log; one that is still being opened is waited for, for a moment also by a fetch that
+/// does not wait for data.
 async fn reader<F: FileSystem>(
     broker: &Broker<F>,
     partition: &Partition<F>,
@@ -171,10 +177,11 @@ async fn reader<F: FileSystem>(
     if let Some(reader) = partition.reader_if_open() {
         return Ok(reader);
     }
+    let patience = deadline.max(broker.clock.now() + OPENING_PATIENCE);
     let opened = tokio::select! {
         biased;
         opened = partition.reader() => opened,
-        () = sleep_until(broker, deadline) => return Err(ResponseError::LeaderNotAvailable),
+        () = sleep_until(broker, patience) => return Err(ResponseError::LeaderNotAvailable),
     };
     opened.map_err(|why| match why {
         Unavailable::Failed(_) => ResponseError::KafkaStorageError,

@@ -1,0 +1,266 @@
+//! The real binary: how it starts, how it ends, and what is there when it comes back.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::support::{Batch, Client, FETCH, block_on, fetch, metadata};
+
+struct Process {
+    child: Child,
+    address: SocketAddr,
+    greeting: Vec<String>,
+}
+
+fn sq(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sq"));
+    command
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+impl Process {
+    fn start(data_dir: &Path) -> Self {
+        let data_dir = data_dir.to_str().unwrap();
+        let mut child = sq(&["serve", "--listen", "127.0.0.1:0", "--data-dir", data_dir])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut greeting = Vec::new();
+        for _ in 0..3 {
+            let mut line = String::new();
+            output.read_line(&mut line).unwrap();
+            greeting.push(line);
+        }
+        let address = greeting[0]
+            .split_whitespace()
+            .nth(3)
+            .unwrap()
+            .parse()
+            .unwrap();
+        Self {
+            child,
+            address,
+            greeting,
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A test that failed leaves no broker behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn output(arguments: &[&str]) -> Output {
+    sq(arguments).output().unwrap()
+}
+
+#[test]
+fn it_says_where_it_listens_and_how_to_try_it() {
+    let dir = TempDir::new().unwrap();
+    let mut process = Process::start(dir.path());
+    let address = process.address.to_string();
+    assert!(process.greeting[0].contains(&address));
+    assert!(process.greeting[1].contains(dir.path().to_str().unwrap()));
+    assert!(process.greeting[2].contains("kcat") && process.greeting[2].contains(&address));
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait(), Some(0));
+}
+
+#[test]
+fn a_signal_drains_syncs_and_ends_with_0() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let dir = TempDir::new().unwrap();
+        let mut process = Process::start(dir.path());
+        let address = process.address;
+        block_on(async {
+            let mut client = Client::connect(address).await;
+            client.call(12, &metadata(Some(&["t"]))).await;
+            client.append("t", Batch::of(3).bytes()).await;
+            // One that waits at the end of the log, for an hour.
+            client
+                .send(FETCH, &fetch("t", 0, 3).with_max_wait_ms(3_600_000))
+                .await;
+            // It has begun once a request behind it is answered on another connection.
+            let mut other = Client::connect(address).await;
+            assert_eq!(other.end("t").await, 3);
+            process.signal(signal);
+            let answered = client.receive_frame().await;
+            assert!(answered.is_none_or(|frame| !frame.is_empty()));
+        });
+        assert_eq!(process.wait(), Some(0));
+        let mut again = Process::start(dir.path());
+        let address = again.address;
+        block_on(async {
+            let mut client = Client::connect(address).await;
+            assert_eq!(client.fetch("t", 0).await.1.len(), 3);
+            assert_eq!(client.append("t", Batch::of(1).bytes()).await, 3);
+        });
+        again.signal(signal);
+        assert_eq!(again.wait(), Some(0));
+    }
+}
+
+#[test]
+fn what_was_acknowledged_before_a_kill_is_there_after_it() {
+    let dir = TempDir::new().unwrap();
+    let mut end = 0;
+    for _ in 0..3 {
+        let mut process = Process::start(dir.path());
+        let address = process.address;
+        block_on(async {
+            let mut client = Client::connect(address).await;
+            client.call(12, &metadata(Some(&["t"]))).await;
+            assert_eq!(client.end("t").await, end);
+            for _ in 0..20 {
+                assert_eq!(client.append("t", Batch::of(2).bytes()).await, end);
+                end += 2;
+            }
+            let response = client.call(FETCH, &fetch("t", 0, 0)).await;
+            let records = response.responses[0].partitions[0].records.clone();
+            let offsets: Vec<i64> = crate::support::values(records)
+                .into_iter()
+                .map(|v| v.0)
+                .collect();
+            assert!(offsets.into_iter().eq(0..end));
+        });
+        process.signal(Signal::KILL);
+        assert_eq!(process.wait(), None);
+    }
+}
+
+#[test]
+fn a_second_process_on_the_same_directory_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let data_dir = dir.path().to_str().unwrap();
+    let mut first = Process::start(dir.path());
+    let second = output(&["serve", "--listen", "127.0.0.1:0", "--data-dir", data_dir]);
+    assert_eq!(second.status.code(), Some(1));
+    let message = String::from_utf8(second.stderr).unwrap();
+    assert!(message.contains("in use by another process"), "{message}");
+    let address = first.address;
+    block_on(async {
+        let mut client = Client::connect(address).await;
+        client.call(12, &metadata(Some(&["t"]))).await;
+        client.append("t", Batch::of(1).bytes()).await;
+    });
+    // Nor does a kill leave the lock behind.
+    first.signal(Signal::KILL);
+    first.wait();
+    let mut third = Process::start(dir.path());
+    third.signal(Signal::TERM);
+    assert_eq!(third.wait(), Some(0));
+}
+
+#[test]
+fn settings_that_are_not_right_are_refused_with_the_reason() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("sq.toml");
+    let data_dir = dir.path().join("data");
+    let (file, data_dir) = (file.to_str().unwrap(), data_dir.to_str().unwrap());
+    let write = |text: &str| {
+        let flags =
+            rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CREATE | rustix::fs::OFlags::TRUNC;
+        let handle = rustix::fs::open(file, flags, rustix::fs::Mode::RWXU).unwrap();
+        rustix::io::write(&handle, text.as_bytes()).unwrap();
+    };
+    let refused = |arguments: &[&str], reason: &str| {
+        let output = output(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains(reason), "{message}");
+    };
+    write("listne = \"127.0.0.1:0\"");
+    refused(
+        &["serve", "--config", file, "--data-dir", data_dir],
+        "listen",
+    );
+    refused(&["serve", "--config", "/no/such/file"], "/no/such/file");
+    refused(
+        &["serve", "--listen", "0.0.0.0:0", "--data-dir", data_dir],
+        "advertise",
+    );
+    refused(
+        &["serve", "--advertise", "0.0.0.0:1", "--data-dir", data_dir],
+        "0.0.0.0",
+    );
+    write("listen = \"192.0.2.1:1\"");
+    refused(
+        &["serve", "--config", file, "--data-dir", data_dir],
+        "can't listen on 192.0.2.1:1",
+    );
+}
+
+#[test]
+fn damaged_metadata_stops_the_start_and_removes_nothing() {
+    let dir = TempDir::new().unwrap();
+    let data_dir = dir.path().to_str().unwrap();
+    let mut process = Process::start(dir.path());
+    let address = process.address;
+    block_on(async {
+        let mut client = Client::connect(address).await;
+        client.call(12, &metadata(Some(&["t"]))).await;
+        client.append("t", Batch::of(3).bytes()).await;
+    });
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait(), Some(0));
+    let meta = dir.path().join("@meta");
+    let segment = dir.path().join("t/0/00000000000000000000.wal");
+    let open =
+        |path: &Path, flags| rustix::fs::open(path, flags, rustix::fs::Mode::empty()).unwrap();
+    let mut before = Vec::new();
+    std::fs::File::from(open(&meta, rustix::fs::OFlags::RDONLY))
+        .read_to_end(&mut before)
+        .unwrap();
+
+    for damage in 0..2 {
+        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::TRUNC;
+        let damaged = if damage == 0 {
+            Vec::new()
+        } else {
+            let mut bent = before.clone();
+            bent[20] ^= 1;
+            bent
+        };
+        rustix::io::write(open(&meta, flags), &damaged).unwrap();
+        let refused = output(&["serve", "--listen", "127.0.0.1:0", "--data-dir", data_dir]);
+        assert_eq!(refused.status.code(), Some(1));
+        let message = String::from_utf8(refused.stderr).unwrap();
+        assert!(message.contains("@meta is damaged"), "{message}");
+        open(&segment, rustix::fs::OFlags::RDONLY);
+    }
+    rustix::io::write(
+        open(
+            &meta,
+            rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::TRUNC,
+        ),
+        &before,
+    )
+    .unwrap();
+    let process = Process::start(dir.path());
+    let address = process.address;
+    block_on(async {
+        assert_eq!(
+            Client::connect(address).await.fetch("t", 0).await.1.len(),
+            3
+        );
+    });
+}
