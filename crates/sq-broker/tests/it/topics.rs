@@ -200,19 +200,20 @@ fn every_answer_names_the_advertised_address() {
     });
 }
 
+fn assign(partitions: &[(i32, &[i32])]) -> Vec<CreatableReplicaAssignment> {
+    let one = |(partition, brokers): &(i32, &[i32])| {
+        CreatableReplicaAssignment::default()
+            .with_partition_index(*partition)
+            .with_broker_ids(brokers.iter().map(|id| BrokerId(*id)).collect())
+    };
+    partitions.iter().map(one).collect()
+}
+
 #[test]
 fn what_can_not_be_created_is_refused_with_the_reason() {
     block_on(async {
         let broker = TestBroker::start().await;
         let mut client = broker.client_with("taken").await;
-        let assign = |partitions: &[(i32, &[i32])]| -> Vec<CreatableReplicaAssignment> {
-            let one = |(partition, brokers): &(i32, &[i32])| {
-                CreatableReplicaAssignment::default()
-                    .with_partition_index(*partition)
-                    .with_broker_ids(brokers.iter().map(|id| BrokerId(*id)).collect())
-            };
-            partitions.iter().map(one).collect()
-        };
         let default = || new_topic("t", -1, &[]);
         for (topic, error) in [
             (
@@ -280,6 +281,16 @@ fn what_can_not_be_created_is_refused_with_the_reason() {
                     .is_some_and(|message| !message.is_empty())
             );
         }
+        broker.stop().await;
+    });
+}
+
+#[test]
+fn a_refusal_helps_and_creates_nothing() {
+    block_on(async {
+        let broker = TestBroker::start().await;
+        let mut client = broker.client().await;
+        let default = || new_topic("t", -1, &[]);
         let request = CreateTopicsRequest::default().with_topics(vec![new_topic(
             "t",
             1,
@@ -298,7 +309,16 @@ fn what_can_not_be_created_is_refused_with_the_reason() {
             3,
             "nothing was created"
         );
+        broker.stop().await;
+    });
+}
 
+#[test]
+fn a_topic_can_be_assigned_by_hand_and_checked_before() {
+    block_on(async {
+        let broker = TestBroker::start().await;
+        let mut client = broker.client().await;
+        let default = || new_topic("t", -1, &[]);
         let assigned = default().with_assignments(assign(&[(1, &[1]), (0, &[1])]));
         let request = CreateTopicsRequest::default().with_topics(vec![assigned]);
         let check = request.clone().with_validate_only(true);
