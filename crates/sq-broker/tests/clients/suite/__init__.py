@@ -1,0 +1,1 @@
+"""What the client suite and the kill test share."""
