@@ -13,7 +13,7 @@ use crate::budget::Budget;
 use crate::config::{Config, HostPort};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::meta::{FileMetaStore, MetaStore, OpenError};
-use crate::partition::{PartitionEnv, PartitionLimits};
+use crate::partition::{Appends, PartitionEnv, PartitionLimits};
 use crate::producer_ids::ProducerIds;
 use crate::producers::ProducerLimits;
 use crate::topics::{Topics, TopicsError};
@@ -73,6 +73,8 @@ pub enum StartError {
 pub struct Surroundings<F: FileSystem> {
     /// The file system.
     pub fs: Arc<F>,
+    /// How appends reach it.
+    pub appends: Appends<F>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness: for the ids of the cluster and of topics and segments.
@@ -90,7 +92,12 @@ impl<F: FileSystem> Broker<F> {
         advertised: HostPort,
         surroundings: Surroundings<F>,
     ) -> Result<Arc<Self>, StartError> {
-        let Surroundings { fs, clock, mut rng } = surroundings;
+        let Surroundings {
+            fs,
+            appends,
+            clock,
+            mut rng,
+        } = surroundings;
         let new_cluster_id = uuid::Builder::from_random_bytes(rng.random()).into_uuid();
         let data_dir =
             DataDir::open(Arc::clone(&fs), &config.data_dir, BROKER_ID, new_cluster_id).await?;
@@ -103,6 +110,7 @@ impl<F: FileSystem> Broker<F> {
         let meta: Arc<dyn MetaStore> = Arc::new(meta);
         let env = Arc::new(PartitionEnv {
             fs,
+            appends,
             clock: Arc::clone(&clock),
             limits: partition_limits(&config),
             segment_ids: SegmentIds::seeded(rng.random()),

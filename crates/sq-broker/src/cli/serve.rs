@@ -9,6 +9,7 @@ use clap::Args;
 use rand::SeedableRng;
 use rand::rngs::{StdRng, SysRng};
 use sq_sim::{OsFileSystem, SystemClock};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -16,6 +17,7 @@ use super::finish;
 use crate::atomic_file;
 use crate::broker::{Broker, StartError, Surroundings};
 use crate::config::{Config, ConfigError, HostPort};
+use crate::partition::Appends;
 use crate::server::Server;
 
 /// The largest settings file that is read, in bytes.
@@ -65,12 +67,51 @@ pub enum ServeError {
     /// The system gives no entropy.
     #[error("the system gives no random bytes: {0}")]
     Entropy(String),
+    /// The threads that write to the disk can't be started.
+    #[error("can't start threads: {0}")]
+    Threads(#[source] io::Error),
     /// Signals can't be waited for.
     #[error("can't wait for signals: {0}")]
     Signals(#[source] io::Error),
     /// The data can't be used.
     #[error(transparent)]
     Start(#[from] StartError),
+}
+
+/// How many appends may be writing or syncing at a time. Each is to a partition of its own, and the
+/// file system lets syncs that come together share one commit.
+const APPEND_THREADS: usize = 8;
+
+/// The threads on which appends are made.
+struct AppendRuntime(Option<Runtime>);
+
+impl AppendRuntime {
+    fn start() -> io::Result<Self> {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder
+            .worker_threads(APPEND_THREADS)
+            .thread_name("sq-append")
+            .enable_time();
+        builder.build().map(|runtime| Self(Some(runtime)))
+    }
+
+    fn handle(&self) -> Appends<OsFileSystem> {
+        let runtime = self.0.as_ref().map(|runtime| runtime.handle().clone());
+        Appends {
+            fs: Arc::new(OsFileSystem::inline()),
+            runtime,
+        }
+    }
+}
+
+impl Drop for AppendRuntime {
+    /// Partitions were closed before; what an error left running has nobody to answer to. Waiting for
+    /// it here would block a thread of the other runtime, which is not allowed.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl ServeArgs {
@@ -95,8 +136,10 @@ impl ServeArgs {
         let advertised = config.advertised(server.address().port());
         let rng = StdRng::try_from_rng(&mut SysRng)
             .map_err(|error| ServeError::Entropy(error.to_string()))?;
+        let appends = AppendRuntime::start().map_err(ServeError::Threads)?;
         let surroundings = Surroundings {
             fs,
+            appends: appends.handle(),
             clock: Arc::new(SystemClock),
             rng,
         };

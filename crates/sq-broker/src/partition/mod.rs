@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use sq_sim::{Clock, FileSystem};
 use sq_storage::{LogReader, SegmentIds, TopicName, WalConfig};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 pub use append::{AppendError, Appended, NewBatch};
@@ -33,8 +34,10 @@ pub const LEADER_EPOCH: u32 = 0;
 /// What all partitions of a broker share.
 #[derive(Debug)]
 pub struct PartitionEnv<F: FileSystem> {
-    /// Where the logs are.
+    /// Where the logs are, for readers and all that is not an append.
     pub fs: Arc<F>,
+    /// Where appends are made.
+    pub appends: Appends<F>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// What is kept in mind and how much of it.
@@ -43,6 +46,19 @@ pub struct PartitionEnv<F: FileSystem> {
     pub segment_ids: SegmentIds,
     /// Bounds how many partitions are opened at a time.
     pub opening: Semaphore,
+}
+
+/// How appends reach the disk.
+///
+/// On a runtime of their own, whose file system works on the thread it is called on, an append goes
+/// from its connection to the disk and back with one hop each way: a write and a sync that are handed
+/// on to a pool would cost another two.
+#[derive(Debug)]
+pub struct Appends<F: FileSystem> {
+    /// The same files as those of readers; may block the thread if the runtime is the appends' own.
+    pub fs: Arc<F>,
+    /// Where the partitions' tasks run; the caller's runtime if there is none.
+    pub runtime: Option<Handle>,
 }
 
 /// Bounds of one partition.
@@ -163,6 +179,7 @@ impl<F: FileSystem> Partition<F> {
     /// Starts the partition's task, which opens the log. Appends may be queued at once.
     pub fn start(env: Arc<PartitionEnv<F>>, id: PartitionId, config: WalConfig) -> Self {
         let limits = env.limits;
+        let runtime = env.appends.runtime.clone();
         let (queue, commands) = mpsc::channel(limits.queue_entries.max(1));
         let (state_sender, state) = watch::channel(State::Opening);
         let shared = Arc::new(Shared::default());
@@ -176,7 +193,10 @@ impl<F: FileSystem> Partition<F> {
             state: state_sender,
             shared: Arc::clone(&shared),
         };
-        tokio::spawn(start.run());
+        match &runtime {
+            Some(runtime) => runtime.spawn(start.run()),
+            None => tokio::spawn(start.run()),
+        };
         Self {
             id,
             queue,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sq_sim::FileSystem;
 use sq_storage::frame::FrameKind;
-use sq_storage::{LogReader, ReadError, StoredFrame, WalConfig, WalWriter};
+use sq_storage::{Damage, LogReader, ReadError, RecoveryReport, StoredFrame, WalConfig, WalWriter};
 
 use super::{PartitionEnv, PartitionId, snapshots};
 use crate::batch::BatchHeader;
@@ -27,11 +27,12 @@ pub(super) async fn open<F: FileSystem>(
     config: WalConfig,
     directory: &Path,
 ) -> Result<Opened<F>, String> {
-    let (fs, clock) = (Arc::clone(&env.fs), Arc::clone(&env.clock));
+    let (fs, clock) = (Arc::clone(&env.appends.fs), Arc::clone(&env.clock));
     let writer = WalWriter::with_clock(fs, config, id.topic.clone(), id.partition, clock)
         .await
         .map_err(|e| e.to_string())?;
-    let reader = writer.reader();
+    report(id, writer.recovery_report());
+    let reader = writer.reader_through(Arc::clone(&env.fs));
     let limits = env.limits.producers;
     let snapshot = snapshots::load(&*env.fs, directory, id, reader.end_offset(), limits)
         .await
@@ -43,6 +44,27 @@ pub(super) async fn open<F: FileSystem>(
         .map_err(|e| format!("gathering producers: {e}"))?;
     producers.expire(env.clock.wall_ms());
     Ok(Opened { writer, producers })
+}
+
+/// Says what opening found that someone may have to look at.
+fn report(id: &PartitionId, report: &RecoveryReport) {
+    for Damage {
+        path,
+        position,
+        offsets,
+        reason,
+        evidence,
+    } in &report.damage
+    {
+        let path = path.display();
+        tracing::error!(%id, %path, position, ?offsets, %reason, %evidence,
+            "acknowledged records are damaged; what is around them is served");
+    }
+    if let Some(tail) = &report.unacknowledged_tail {
+        let path = tail.path.display();
+        tracing::warn!(%id, %path, position = tail.position, offset = tail.offset,
+            "the log ends in a write that was cut short; it is left in its file");
+    }
 }
 
 /// Takes in the header of every batch from `offset` on.
@@ -67,11 +89,7 @@ async fn replay<F: FileSystem>(
             Err(ReadError::Damaged(error)) => {
                 // What the damaged part held of producers is lost, and what lies behind it is not.
                 tracing::error!(%id, offset, %error, "damage passed over while gathering producers");
-                let behind = reader.segments().into_iter().map(|s| s.base_offset);
-                let Some(next) = behind.filter(|base| *base > offset).min() else {
-                    return Ok(());
-                };
-                offset = next;
+                offset = reader.skip_damage(offset).await?;
             }
             Err(error) => return Err(error),
         }

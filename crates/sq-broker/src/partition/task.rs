@@ -85,7 +85,8 @@ impl<F: FileSystem> Start<F> {
         };
         match opened {
             Ok(Opened { writer, producers }) => {
-                self.state.send_replace(State::Open(writer.reader()));
+                let reader = writer.reader_through(Arc::clone(&self.env.fs));
+                self.state.send_replace(State::Open(reader.clone()));
                 let state = self.state;
                 let mut task = Task {
                     env: self.env,
@@ -94,7 +95,7 @@ impl<F: FileSystem> Start<F> {
                     commands: self.commands,
                     held_back: None,
                     shared: Arc::clone(&self.shared),
-                    reader: writer.reader(),
+                    reader,
                     writer,
                     producers,
                     unmarked: false,

@@ -9,8 +9,8 @@ use sq_storage::{SegmentIds, TopicName, WalConfig};
 use tokio::sync::Semaphore;
 
 use super::{
-    AppendError, NewBatch, Partition, PartitionEnv, PartitionId, PartitionLimits, PendingAppend,
-    Unavailable,
+    AppendError, Appends, NewBatch, Partition, PartitionEnv, PartitionId, PartitionLimits,
+    PendingAppend, Unavailable,
 };
 use crate::batch::{BatchHeader, validate_produced};
 use crate::testing::{DIR, Stop, batch, block_on};
@@ -41,8 +41,10 @@ impl Machine {
 
     /// Starts the partition in the process that runs now.
     fn start(&self) -> TestPartition {
+        let fs = Arc::new(self.fs.for_this_process());
         let env = PartitionEnv {
-            fs: Arc::new(self.fs.for_this_process()),
+            fs: Arc::clone(&fs),
+            appends: Appends { fs, runtime: None },
             clock: Arc::new(self.clock.clone()),
             limits: self.limits,
             segment_ids: SegmentIds::seeded(self.fs.operations()),

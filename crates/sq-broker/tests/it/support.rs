@@ -28,6 +28,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sq_broker::broker::{Broker, Surroundings};
 use sq_broker::config::Config;
+use sq_broker::partition::Appends;
 use sq_broker::protocol::{ResponseError, read_frame};
 use sq_broker::server::Server;
 use sq_sim::{Clock, OsFileSystem, SystemClock};
@@ -103,8 +104,10 @@ impl TestBroker {
     async fn run(dir: Arc<TempDir>, config: Config, clock: Arc<dyn Clock>) -> Self {
         let server = Server::bind(&config.listen.to_string()).await.unwrap();
         let address = server.address();
+        let fs = Arc::new(OsFileSystem::blocking_pool());
         let surroundings = Surroundings {
-            fs: Arc::new(OsFileSystem::blocking_pool()),
+            fs: Arc::clone(&fs),
+            appends: Appends { fs, runtime: None },
             clock: Arc::clone(&clock),
             rng: StdRng::seed_from_u64(address.port().into()),
         };

@@ -181,6 +181,37 @@ impl<F: FileSystem> LogReader<F> {
         Ok(frames)
     }
 
+    /// The first offset at or behind `offset` that can be read, past what is damaged; the log's end if
+    /// there is none.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read), but for damage.
+    pub async fn skip_damage(&self, mut offset: u64) -> Result<u64, ReadError> {
+        while offset < self.end_offset() {
+            match self.read(offset, 0).await {
+                Ok(_) => return Ok(offset),
+                Err(ReadError::Damaged(_)) => {}
+                Err(e) => return Err(e),
+            }
+            let segments = self.state.segments();
+            let later = segments
+                .iter()
+                .map(|s| s.name.base_offset)
+                .find(|base| *base > offset);
+            let within = match self.segment_at(offset) {
+                // A file that is missing or can't be indexed has no place to go on from.
+                Some(segment) => match self.index(&segment).await {
+                    Ok(index) => lock(index).at_or_behind_offset(offset + 1),
+                    Err(_) => None,
+                },
+                None => None,
+            };
+            let within = within.map(|(next, _)| next);
+            offset = within.or(later).unwrap_or_else(|| self.end_offset());
+        }
+        Ok(self.end_offset())
+    }
+
     /// The first frame whose greatest timestamp is at least `timestamp_ms`; `None` if there is none.
     ///
     /// # Errors

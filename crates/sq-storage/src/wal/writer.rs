@@ -219,6 +219,12 @@ impl<F: FileSystem> WalWriter<F> {
         LogReader::new(Arc::clone(&self.fs), Arc::clone(&self.state))
     }
 
+    /// [`reader`](Self::reader) that reads through another file system: where the writer's blocks the
+    /// thread it is called on, a reader may need one that does not.
+    pub fn reader_through(&self, fs: Arc<F>) -> LogReader<F> {
+        LogReader::new(fs, Arc::clone(&self.state))
+    }
+
     /// The segments that were closed since the last call, by rotation or by a failure.
     pub fn take_closed(&mut self) -> Vec<ClosedSegment> {
         std::mem::take(&mut self.closed)

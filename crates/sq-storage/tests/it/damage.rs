@@ -325,6 +325,9 @@ fn a_segment_that_is_gone_is_named() {
             );
             let next = if gone == 2 { 8 } else { 9 };
             assert_eq!(log.append(None, b"next", &[], 0).await.unwrap(), next);
+            for offset in lost.clone() {
+                assert_eq!(log.reader().skip_damage(offset).await.unwrap(), lost.end);
+            }
             let left: Vec<_> = (0..=next).filter(|o| !lost.contains(o)).collect();
             assert_eq!(readable(&log.reader()).await, left);
             drop(log);
