@@ -271,3 +271,6 @@ impl<F: FileSystem> Topics<F> {
         wal
     }
 }
+
+#[cfg(test)]
+mod tests;

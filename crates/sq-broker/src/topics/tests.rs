@@ -1,0 +1,282 @@
+use std::sync::Arc;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use sq_sim::{Effect, Errno, Fault, InMemoryFileSystem, OpKind, SystemClock};
+use sq_storage::TopicName;
+
+use super::{CreateTopicError, DeleteTopicError, NewTopic, Topic};
+use crate::batch::BatchHeader;
+use crate::broker::{Broker, StartError, Surroundings};
+use crate::config::{Config, HostPort, TopicOverrides};
+use crate::meta::MetaError;
+use crate::partition::{AppendError, Appends, NewBatch};
+use crate::testing::{DIR, Stop, batch, block_on, disk};
+
+type TestBroker = Arc<Broker<InMemoryFileSystem>>;
+
+async fn try_start(fs: &InMemoryFileSystem, seed: u64) -> Result<TestBroker, StartError> {
+    let config = Config {
+        data_dir: DIR.into(),
+        ..Config::default()
+    };
+    let fs = Arc::new(fs.for_this_process());
+    let surroundings = Surroundings {
+        fs: Arc::clone(&fs),
+        appends: Appends { fs, runtime: None },
+        clock: Arc::new(SystemClock),
+        rng: StdRng::seed_from_u64(seed),
+    };
+    Broker::start(config, HostPort::new("localhost", 9092), surroundings).await
+}
+
+async fn start(fs: &InMemoryFileSystem, seed: u64) -> TestBroker {
+    try_start(fs, seed).await.unwrap()
+}
+
+fn new_topic(name: &str) -> NewTopic {
+    let name = TopicName::new(name).unwrap();
+    NewTopic {
+        name,
+        partitions: 2,
+        overrides: TopicOverrides::default(),
+    }
+}
+
+/// Appends a batch whose size tells which one it is.
+async fn append(topic: &Topic<InMemoryFileSystem>, mark: usize) -> Result<u64, AppendError> {
+    let bytes = batch(None, 1, mark);
+    let header = BatchHeader::parse(&bytes).unwrap();
+    let partition = topic.partition(0).unwrap();
+    let pending = partition.enqueue(NewBatch::new(bytes, &header)).await?;
+    Ok(pending.outcome().await?.base_offset)
+}
+
+/// The marks of what a topic holds.
+async fn marks(topic: &Topic<InMemoryFileSystem>) -> Vec<usize> {
+    let reader = topic.partition(0).unwrap().reader().await.unwrap();
+    let frames = reader.read(0, 1 << 20).await.unwrap();
+    frames
+        .iter()
+        .map(|frame| frame.payload.len() - batch(None, 1, 0).len())
+        .collect()
+}
+
+/// What a client was told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    deleted: bool,
+    created: bool,
+    stored: bool,
+}
+
+/// Deletes a topic that holds the mark 1, creates it again, and appends the mark 2.
+async fn delete_and_create_again(broker: &TestBroker) -> Told {
+    let mut told = Told::default();
+    let old = broker.topics.current().by_name("t").unwrap().record.id;
+    told.deleted = broker.topics.delete(old).await.is_ok();
+    if !told.deleted {
+        return told;
+    }
+    let Ok(topic) = broker.topics.create(new_topic("t")).await else {
+        return told;
+    };
+    told.created = true;
+    told.stored = append(&topic, 2).await.is_ok();
+    told
+}
+
+#[test]
+fn a_topic_created_again_never_shows_what_the_deleted_one_held() {
+    block_on(async {
+        for stop in Stop::ALL {
+            for at in 0.. {
+                let fs = disk(at).await;
+                let broker = start(&fs, 1).await;
+                let topic = broker.topics.create(new_topic("t")).await.unwrap();
+                let old = topic.record.id;
+                assert_eq!(append(&topic, 1).await, Ok(0));
+                fs.crash_after(at);
+                let told = delete_and_create_again(&broker).await;
+                let crashed = fs.is_crashed();
+                drop((broker, topic));
+                stop.strike(&fs);
+
+                let broker = start(&fs, 2).await;
+                let current = broker.topics.current();
+                let context = format!("{stop:?} at {at}: {told:?}");
+                let found = current.by_name("t");
+                match found {
+                    Some(topic) if topic.record.id == old => {
+                        assert!(!told.deleted, "{context}");
+                        assert_eq!(marks(topic).await, [1], "{context}");
+                    }
+                    Some(topic) => {
+                        let marks = marks(topic).await;
+                        assert!(
+                            marks == [2] || (marks.is_empty() && !told.stored),
+                            "{context}"
+                        );
+                    }
+                    None => assert!(!told.created, "{context}"),
+                }
+                if found.is_none() {
+                    let topic = broker.topics.create(new_topic("t")).await.unwrap();
+                    assert_eq!(append(&topic, 3).await, Ok(0), "{context}");
+                }
+                broker.close().await;
+                if !crashed {
+                    break;
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_directory_that_can_not_be_moved_away_keeps_the_name_taken_until_it_can() {
+    block_on(async {
+        let fs = disk(1).await;
+        let broker = start(&fs, 1).await;
+        let topic = broker.topics.create(new_topic("t")).await.unwrap();
+        append(&topic, 1).await.unwrap();
+        let fault = Fault::new(Effect::Fail(Errno::Denied)).on(&[OpKind::Rename]);
+        fs.inject(
+            fault
+                .path(sq_sim::PathPattern::Exactly("/data/t".into()))
+                .times(2),
+        );
+        broker.topics.delete(topic.record.id).await.unwrap();
+        let refused = broker.topics.create(new_topic("t")).await.unwrap_err();
+        assert!(
+            matches!(refused, CreateTopicError::InTheWay(_)),
+            "{refused}"
+        );
+        assert_eq!(append(&topic, 1).await, Err(AppendError::Closed));
+
+        let again = broker.topics.create(new_topic("t")).await.unwrap();
+        assert_eq!(marks(&again).await, Vec::<usize>::new());
+        broker.close().await;
+    });
+}
+
+#[test]
+fn a_topic_whose_deletion_is_in_doubt_takes_nothing_more() {
+    // The metadata could neither be written nor be put back: a restart may find the topic deleted,
+    // and what it acknowledged until then would be gone.
+    block_on(async {
+        let fs = disk(1).await;
+        let broker = start(&fs, 1).await;
+        let topic = broker.topics.create(new_topic("t")).await.unwrap();
+        append(&topic, 1).await.unwrap();
+        fs.inject(
+            Fault::new(Effect::Fail(Errno::Io))
+                .on(&[OpKind::SyncDir])
+                .times(2),
+        );
+        let error = broker.topics.delete(topic.record.id).await.unwrap_err();
+        assert!(
+            matches!(error, DeleteTopicError::Meta(MetaError::Latched(_))),
+            "{error}"
+        );
+        assert_eq!(append(&topic, 2).await, Err(AppendError::Closed));
+        broker.close().await;
+    });
+}
+
+#[test]
+fn a_partition_that_does_not_open_hurts_no_other() {
+    block_on(async {
+        let fs = disk(1).await;
+        let broker = start(&fs, 1).await;
+        for name in ["a", "b"] {
+            let topic = broker.topics.create(new_topic(name)).await.unwrap();
+            append(&topic, 1).await.unwrap();
+        }
+        broker.close().await;
+        fs.process_crash();
+        let fault = Fault::new(Effect::Fail(Errno::Io)).on(&[OpKind::ListDir]);
+        fs.inject(fault.path(sq_sim::PathPattern::Under("/data/a/0".into())));
+
+        let broker = start(&fs, 2).await;
+        let current = broker.topics.current();
+        let refused = append(current.by_name("a").unwrap(), 2).await;
+        assert!(
+            matches!(refused, Err(AppendError::Unavailable(_))),
+            "{refused:?}"
+        );
+        assert_eq!(append(current.by_name("b").unwrap(), 2).await, Ok(1));
+        broker.close().await;
+        drop((broker, current));
+        let broker = start(&fs, 3).await;
+        let current = broker.topics.current();
+        assert_eq!(
+            append(current.by_name("a").unwrap(), 2).await,
+            Ok(1),
+            "it was the disk"
+        );
+        broker.close().await;
+    });
+}
+
+#[test]
+fn missing_metadata_beside_data_is_not_taken_for_a_beginning() {
+    block_on(async {
+        let fs = disk(1).await;
+        let broker = start(&fs, 1).await;
+        let topic = broker.topics.create(new_topic("t")).await.unwrap();
+        append(&topic, 1).await.unwrap();
+        broker.close().await;
+        sq_sim::FileSystem::remove_file(&fs, "/data/@meta".as_ref())
+            .await
+            .unwrap();
+        fs.process_crash();
+        let files = fs.files();
+        let error = try_start(&fs, 2).await.unwrap_err();
+        assert!(error.to_string().contains("@meta is missing"), "{error}");
+        assert_eq!(fs.files(), files);
+    });
+}
+
+#[test]
+fn a_client_that_goes_away_half_way_leaves_no_half_a_topic() {
+    block_on(async {
+        for polls in 0.. {
+            let fs = disk(1).await;
+            let broker = start(&fs, 1).await;
+            let created = broker.topics.create(new_topic("t"));
+            let done = sq_sim::poll_n_then_drop(created, polls).await.is_some();
+            // Whoever asks next waits for what is under way, and finds all of it or nothing.
+            let again = broker.topics.create(new_topic("t")).await;
+            let taken = matches!(
+                again,
+                Err(CreateTopicError::Meta(MetaError::TopicExists(_)))
+            );
+            assert!(again.is_ok() || taken, "{polls}");
+            let current = broker.topics.current();
+            assert_eq!(
+                append(current.by_name("t").unwrap(), 1).await,
+                Ok(0),
+                "{polls}"
+            );
+            broker.close().await;
+            if done {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_broker_that_has_stopped_changes_nothing() {
+    block_on(async {
+        let fs = disk(1).await;
+        let broker = start(&fs, 1).await;
+        let topic = broker.topics.create(new_topic("t")).await.unwrap();
+        broker.close().await;
+        let refused = broker.topics.create(new_topic("u")).await.unwrap_err();
+        assert!(matches!(refused, CreateTopicError::Stopping));
+        let refused = broker.topics.delete(topic.record.id).await.unwrap_err();
+        assert!(matches!(refused, DeleteTopicError::Stopping));
+    });
+}
