@@ -6,7 +6,9 @@
 //! flight. Reads do not go through the task.
 
 mod append;
+mod group;
 mod open;
+mod pause;
 mod snapshots;
 mod task;
 mod waiters;

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sq_sim::FileSystem;
+use tokio::task::JoinHandle;
 
 use super::PartitionId;
 use crate::atomic_file::{self, TEMPORARY_SUFFIX};
@@ -18,8 +20,77 @@ const KEPT: usize = 2;
 /// The largest that is read; ten thousand producers take one megabyte.
 const MAX_FILE_BYTES: usize = 256 << 20;
 
+/// Writes a partition's snapshots, beside its appends: a sync of one must hold none of them up.
+#[derive(Debug)]
+pub(super) struct Snapshots<F: FileSystem> {
+    fs: Arc<F>,
+    id: PartitionId,
+    directory: PathBuf,
+    /// Whether the log rolled since the last one was begun.
+    is_due: bool,
+    running: Option<JoinHandle<()>>,
+}
+
+impl<F: FileSystem> Snapshots<F> {
+    pub(super) fn new(fs: Arc<F>, id: PartitionId, directory: PathBuf) -> Self {
+        Self {
+            fs,
+            id,
+            directory,
+            is_due: false,
+            running: None,
+        }
+    }
+
+    /// Says that the log rolled, so that a snapshot is due.
+    pub(super) fn rolled(&mut self) {
+        self.is_due = true;
+    }
+
+    /// Begins to write one if it is due. While another is being written it waits, and then covers
+    /// what came in between.
+    pub(super) fn begin_if_due(&mut self, producers: &ProducerTable, end: u64) {
+        let is_running = self.running.as_ref().is_some_and(|job| !job.is_finished());
+        if self.is_due && !is_running {
+            self.is_due = false;
+            self.begin(producers, end);
+        }
+    }
+
+    /// Writes one, behind any that is being written.
+    pub(super) async fn write(&mut self, producers: &ProducerTable, end: u64) {
+        self.finish_running().await;
+        self.begin(producers, end);
+        self.finish_running().await;
+    }
+
+    /// Waits for the one that is being written.
+    pub(super) async fn finish(mut self) {
+        self.finish_running().await;
+    }
+
+    fn begin(&mut self, producers: &ProducerTable, end: u64) {
+        let (fs, id) = (Arc::clone(&self.fs), self.id.clone());
+        let directory = self.directory.clone();
+        let content = producers.encode_snapshot(end);
+        self.running = Some(tokio::spawn(async move {
+            if let Err(error) = write(&*fs, &directory, end, content).await {
+                // The one before and the log itself say the same.
+                tracing::warn!(%id, end, %error, "producer snapshot not written");
+            }
+        }));
+    }
+
+    async fn finish_running(&mut self) {
+        if let Some(job) = self.running.take() {
+            // It reports its own failure.
+            let _ = job.await;
+        }
+    }
+}
+
 /// Writes a snapshot and removes those that are no longer needed.
-pub(super) async fn write<F: FileSystem>(
+async fn write<F: FileSystem>(
     fs: &F,
     directory: &Path,
     offset: u64,

@@ -3,19 +3,18 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use sq_sim::{FileSystem, Instant};
-use sq_storage::{Action, Batch, LogReader, WalConfig, WalWriter};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use sq_sim::FileSystem;
+use sq_storage::{Action, Error, LogReader, WalConfig, WalWriter};
+use tokio::sync::{mpsc, watch};
 
 use super::append::{AppendError, Appended};
+use super::group::{Entry, Group};
 use super::open::{self, Opened};
-use super::{
-    Close, Command, PartitionEnv, PartitionId, QueuedAppend, Shared, State, Unavailable, snapshots,
-};
-use crate::producers::{Admission, ProducerStamp, ProducerTable, Verdict};
+use super::pause::Pause;
+use super::snapshots::Snapshots;
+use super::{Close, Command, PartitionEnv, PartitionId, QueuedAppend, Shared, State, Unavailable};
+use crate::producers::{Admission, ProducerTable};
 
 /// What a task begins with.
 pub(super) struct Start<F: FileSystem> {
@@ -31,7 +30,6 @@ pub(super) struct Start<F: FileSystem> {
 struct Task<F: FileSystem> {
     env: Arc<PartitionEnv<F>>,
     id: PartitionId,
-    directory: PathBuf,
     commands: mpsc::Receiver<Command>,
     /// A command that was taken from the queue and did not fit the group before it.
     held_back: Option<Command>,
@@ -41,39 +39,8 @@ struct Task<F: FileSystem> {
     producers: ProducerTable,
     /// Whether something was appended since the log last said how far it is durable.
     unmarked: bool,
-    /// Whether the log rolled since the last producer snapshot was begun.
-    snapshot_due: bool,
-    snapshot: Option<JoinHandle<()>>,
-    /// While the log takes no writes: when it is asked to again, and how long the next wait is.
-    read_only: Option<(Instant, Duration)>,
-}
-
-/// How long a log that has become read-only is left alone at first; doubled each time it becomes so
-/// again without a good append in between, up to [`LONGEST_PAUSE`]. A disk that was full, or a device
-/// that came back, is written to again without a restart, and one that keeps failing is not made to
-/// fill with abandoned files.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_mins(5);
-
-type Reply = oneshot::Sender<Result<Appended, AppendError>>;
-
-/// What is written together.
-#[derive(Default)]
-struct Group {
-    batches: Vec<Batch>,
-    /// One for each batch.
-    entries: Vec<Entry>,
-    /// Copies of a batch of this group, with the offset of that.
-    followers: Vec<(u64, Reply)>,
-}
-
-struct Entry {
-    base_offset: u64,
-    bytes: u64,
-    producer: Option<ProducerStamp>,
-    reply: Reply,
-    /// Room in the queue, taken until the batch is stored.
-    _room: OwnedSemaphorePermit,
+    snapshots: Snapshots<F>,
+    pause: Pause,
 }
 
 impl<F: FileSystem> Start<F> {
@@ -88,10 +55,11 @@ impl<F: FileSystem> Start<F> {
                 let reader = writer.reader_through(Arc::clone(&self.env.fs));
                 self.state.send_replace(State::Open(reader.clone()));
                 let state = self.state;
+                let fs = Arc::clone(&self.env.fs);
                 let mut task = Task {
+                    snapshots: Snapshots::new(fs, self.id.clone(), self.directory),
                     env: self.env,
                     id: self.id,
-                    directory: self.directory,
                     commands: self.commands,
                     held_back: None,
                     shared: Arc::clone(&self.shared),
@@ -99,9 +67,7 @@ impl<F: FileSystem> Start<F> {
                     writer,
                     producers,
                     unmarked: false,
-                    snapshot_due: false,
-                    snapshot: None,
-                    read_only: None,
+                    pause: Pause::default(),
                 };
                 let close = task.run().await;
                 state.send_replace(State::Unavailable(Unavailable::Closed));
@@ -176,122 +142,49 @@ impl<F: FileSystem> Task<F> {
         }
     }
 
-    /// Takes what waits in the queue into one group, and answers at once what needs no writing.
+    /// Takes what waits in the queue into one group.
     fn gather(&mut self, first: QueuedAppend) -> Group {
         let now_ms = self.env.clock.wall_ms();
         self.producers.expire(now_ms);
-        let mut admission = Admission::new(&self.producers, now_ms);
-        let mut group = Group::default();
-        let mut next_offset = self.writer.next_offset();
-        let mut bytes = 0;
-        let mut waiting = Some(first);
-        while let Some(queued) = waiting.take() {
-            bytes += queued.batch.bytes.len();
-            let verdict = queued
-                .batch
-                .producer
-                .as_ref()
-                .map_or(Verdict::Append, |producer| {
-                    admission.admit(producer, next_offset)
-                });
-            match verdict {
-                Verdict::Append => {
-                    let base_offset = next_offset;
-                    next_offset += u64::from(queued.batch.record_count);
-                    group.add(queued, base_offset);
-                }
-                Verdict::Duplicate { base_offset } => {
-                    let log_start_offset = self.reader.start_offset();
-                    let _ = queued.reply.send(Ok(Appended {
-                        base_offset,
-                        log_start_offset,
-                    }));
-                }
-                Verdict::DuplicateInGroup { base_offset } => {
-                    group.followers.push((base_offset, queued.reply));
-                }
-                refused @ (Verdict::OutOfOrder { .. } | Verdict::StaleEpoch { .. }) => {
-                    let error = queued
-                        .batch
-                        .producer
-                        .and_then(|p| AppendError::of(refused, &p));
-                    let _ = queued.reply.send(Err(error.unwrap_or(AppendError::Closed)));
-                }
+        let admission = Admission::new(&self.producers, now_ms);
+        let log = Appended {
+            base_offset: self.writer.next_offset(),
+            log_start_offset: self.reader.start_offset(),
+        };
+        let next = || match self.commands.try_recv() {
+            Ok(Command::Append(queued)) => Some(queued),
+            Ok(close @ Command::Close(_)) => {
+                self.held_back = Some(close);
+                None
             }
-            if bytes < self.env.limits.flush_bytes {
-                match self.commands.try_recv() {
-                    Ok(Command::Append(queued)) => waiting = Some(queued),
-                    Ok(close @ Command::Close(_)) => self.held_back = Some(close),
-                    Err(_) => {}
-                }
-            }
-        }
-        group
+            Err(_) => None,
+        };
+        Group::gather(first, next, self.env.limits.flush_bytes, admission, log)
     }
 
     /// Writes a group, in as few writes as its segments allow, and answers for all of it.
     async fn store(&mut self, group: Group) {
-        let Group {
-            batches,
-            entries,
-            followers,
-        } = group;
-        let mut entries = entries.into_iter();
-        let mut rest = batches.as_slice();
+        let mut entries = group.entries.into_iter();
+        let mut rest = group.batches.as_slice();
         let mut failure = None;
-        self.lift_read_only();
+        if self.pause.may_try(self.env.clock.now()) {
+            self.writer.allow_writes();
+        }
         while !rest.is_empty() {
             match self.writer.append_batches(rest).await {
                 Ok(count) => {
-                    self.read_only = None;
-                    let (_, behind) = rest.split_at_checked(count).unwrap_or((rest, &[]));
-                    rest = behind;
+                    rest = rest.get(count..).unwrap_or_default();
                     self.stored(entries.by_ref().take(count));
                 }
                 Err(error) => {
-                    tracing::error!(id = %self.id, %error, action = ?error.action(), "append failed");
-                    self.note_read_only(&error);
-                    let reason: Arc<str> = error.to_string().into();
-                    self.failed(entries.by_ref(), &reason);
-                    failure = Some(reason);
+                    failure = Some(self.failed(entries, &error));
                     break;
                 }
             }
         }
-        let log_start_offset = self.reader.start_offset();
-        for (base_offset, reply) in followers {
-            let outcome = match &failure {
-                Some(reason) if base_offset >= self.writer.next_offset() => {
-                    Err(AppendError::Storage(Arc::clone(reason)))
-                }
-                _ => Ok(Appended {
-                    base_offset,
-                    log_start_offset,
-                }),
-            };
-            let _ = reply.send(outcome);
-        }
-        self.begin_snapshot_if_due();
-    }
-
-    /// Notes when a log that has become read-only is to be tried again.
-    fn note_read_only(&mut self, error: &sq_storage::Error) {
-        let now = self.env.clock.now();
-        if error.action() == Action::Reopen && self.read_only.is_none_or(|(until, _)| now >= until)
-        {
-            let pause = self.read_only.map_or(FIRST_PAUSE, |(_, pause)| pause);
-            self.read_only = Some((now + pause, (pause * 2).min(LONGEST_PAUSE)));
-        }
-    }
-
-    /// Lets a read-only log be written to once its pause is over.
-    fn lift_read_only(&mut self) {
-        if self
-            .read_only
-            .is_some_and(|(until, _)| self.env.clock.now() >= until)
-        {
-            self.writer.allow_writes();
-        }
+        let (end, start) = (self.writer.next_offset(), self.reader.start_offset());
+        group.followers.answer(end, start, failure.as_ref());
+        self.snapshots.begin_if_due(&self.producers, end);
     }
 
     /// Tells of batches that are durable.
@@ -304,52 +197,35 @@ impl<F: FileSystem> Task<F> {
                 self.producers.record(producer, entry.base_offset, now_ms);
             }
             bytes += entry.bytes;
-            let base_offset = entry.base_offset;
-            let _ = entry.reply.send(Ok(Appended {
-                base_offset,
-                log_start_offset,
-            }));
+            entry.stored(log_start_offset);
         }
         self.unmarked = true;
-        self.snapshot_due |= !self.writer.take_closed().is_empty();
+        self.pause.over();
+        if !self.writer.take_closed().is_empty() {
+            self.snapshots.rolled();
+        }
         self.shared
             .appended_bytes
             .fetch_add(bytes, Ordering::Release);
         self.shared.waiters.wake();
     }
 
-    /// Tells of batches that were not stored.
-    fn failed(&mut self, entries: impl Iterator<Item = Entry>, reason: &Arc<str>) {
+    /// Tells of batches that were not stored, and returns why in words.
+    fn failed(&mut self, entries: impl Iterator<Item = Entry>, error: &Error) -> Arc<str> {
+        let action = error.action();
+        tracing::error!(id = %self.id, %error, ?action, "append failed");
+        if action == Action::Reopen {
+            self.pause.read_only(self.env.clock.now());
+        }
+        let reason: Arc<str> = error.to_string().into();
         let now_ms = self.env.clock.wall_ms();
         for entry in entries {
             if let Some(producer) = &entry.producer {
                 self.producers.record_failure(producer, now_ms);
             }
-            let _ = entry
-                .reply
-                .send(Err(AppendError::Storage(Arc::clone(reason))));
+            entry.failed(&reason);
         }
-    }
-
-    /// Writes a producer snapshot beside the appends: a sync of it must hold none of them up. While
-    /// one is being written the next waits, and then covers what came in between.
-    fn begin_snapshot_if_due(&mut self) {
-        if !self.snapshot_due || self.snapshot.as_ref().is_some_and(|job| !job.is_finished()) {
-            return;
-        }
-        self.snapshot_due = false;
-        let (env, id, directory) = (
-            Arc::clone(&self.env),
-            self.id.clone(),
-            self.directory.clone(),
-        );
-        let offset = self.writer.next_offset();
-        let content = self.producers.encode_snapshot(offset);
-        self.snapshot = Some(tokio::spawn(async move {
-            if let Err(error) = snapshots::write(&*env.fs, &directory, offset, content).await {
-                tracing::warn!(%id, offset, %error, "producer snapshot not written");
-            }
-        }));
+        reason
     }
 
     async fn end(self, close: Option<Close>) {
@@ -369,53 +245,22 @@ impl<F: FileSystem> Task<F> {
 
     /// Lets go of a log that will be deleted.
     async fn discard(self) {
-        if let Some(job) = self.snapshot {
-            // It writes into the directory that is about to go; it reports its own failure.
-            let _ = job.await;
-        }
+        // A snapshot that is being written is in the directory that is about to go.
+        self.snapshots.finish().await;
     }
 
     /// Leaves a log from which the next opening has the least to find out.
-    async fn close(self) {
-        let Self {
-            env,
-            id,
-            directory,
-            writer,
-            producers,
-            snapshot,
-            ..
-        } = self;
-        if let Some(job) = snapshot {
-            // It reports its own failure.
-            let _ = job.await;
-        }
-        let offset = writer.next_offset();
-        if let Err(error) = writer.close().await {
+    async fn close(mut self) {
+        let end = self.writer.next_offset();
+        if let Err(error) = self.writer.close().await {
             // The next opening finds out by itself what is durable.
-            tracing::error!(%id, %error, "the log was not closed cleanly");
+            tracing::error!(id = %self.id, %error, "the log was not closed cleanly");
+            self.snapshots.finish().await;
             return;
         }
-        if offset == 0 {
-            // Nothing was ever appended: there is not even a directory.
-            return;
+        // Where nothing was ever appended there is not even a directory.
+        if end > 0 {
+            self.snapshots.write(&self.producers, end).await;
         }
-        let content = producers.encode_snapshot(offset);
-        if let Err(error) = snapshots::write(&*env.fs, &directory, offset, content).await {
-            tracing::warn!(%id, offset, %error, "producer snapshot not written");
-        }
-    }
-}
-
-impl Group {
-    fn add(&mut self, queued: QueuedAppend, base_offset: u64) {
-        self.batches.push(queued.batch.at(base_offset));
-        self.entries.push(Entry {
-            base_offset,
-            bytes: queued.batch.bytes.len() as u64,
-            producer: queued.batch.producer,
-            reply: queued.reply,
-            _room: queued.room,
-        });
     }
 }

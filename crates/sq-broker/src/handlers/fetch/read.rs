@@ -140,8 +140,16 @@ impl Pass {
         held.shrink_to(bytes);
         self.memory.merge(held);
         self.bytes += bytes;
+        // What was appended since the end was looked at is among them.
+        let end = frames
+            .last()
+            .map_or(end, |frame| end.max(frame.end_offset()));
         let records = frames.into_iter().map(|frame| frame.payload).collect();
-        Ok(Read { records, ..nothing })
+        Ok(Read {
+            end: wire_offset(end),
+            records,
+            ..nothing
+        })
     }
 
     /// Takes memory for a read. Only who holds none waits for it: two that each held some and

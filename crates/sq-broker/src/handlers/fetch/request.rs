@@ -71,11 +71,13 @@ impl<F: FileSystem> Fetch<F> {
             );
             topics.push((topic.topic, topic.topic_id));
         }
+        let max_bytes = size(request.max_bytes).min(broker.config.limits.max_fetch_bytes);
         Self {
             version,
-            min_bytes: size(request.min_bytes),
+            // More than may be sent can never be there.
+            min_bytes: size(request.min_bytes).min(max_bytes),
             max_wait: Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)),
-            max_bytes: size(request.max_bytes).min(broker.config.limits.max_fetch_bytes),
+            max_bytes,
             topics,
             wanted,
         }
