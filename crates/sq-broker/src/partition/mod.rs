@@ -307,4 +307,6 @@ fn directory(config: &WalConfig, id: &PartitionId) -> PathBuf {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

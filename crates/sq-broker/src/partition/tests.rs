@@ -18,17 +18,17 @@ use crate::testing::{DIR, Stop, batch, block_on};
 const PARTITION: &str = "/data/orders/0";
 
 /// A machine with a disk and a clock.
-struct Machine {
-    fs: InMemoryFileSystem,
-    clock: VirtualClock,
-    limits: PartitionLimits,
-    segment_bytes: u64,
+pub(super) struct Machine {
+    pub(super) fs: InMemoryFileSystem,
+    pub(super) clock: VirtualClock,
+    pub(super) limits: PartitionLimits,
+    pub(super) segment_bytes: u64,
 }
 
-type TestPartition = Partition<InMemoryFileSystem>;
+pub(super) type TestPartition = Partition<InMemoryFileSystem>;
 
 impl Machine {
-    fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         let clock = VirtualClock::new();
         let fs = InMemoryFileSystem::with_clock(seed, Arc::new(clock.clone()));
         Self {
@@ -40,7 +40,7 @@ impl Machine {
     }
 
     /// Starts the partition in the process that runs now.
-    fn start(&self) -> TestPartition {
+    pub(super) fn start(&self) -> TestPartition {
         let fs = Arc::new(self.fs.for_this_process());
         let env = PartitionEnv {
             fs: Arc::clone(&fs),
@@ -76,7 +76,7 @@ impl Machine {
     }
 }
 
-fn new_batch(producer: Option<(i64, i16, i32)>, records: i32) -> NewBatch {
+pub(super) fn new_batch(producer: Option<(i64, i16, i32)>, records: i32) -> NewBatch {
     let bytes = batch(producer, records, 20);
     let header = validate_produced(&bytes, 1 << 20, 9).unwrap();
     NewBatch::new(bytes, &header)
