@@ -18,6 +18,8 @@ const REPLAY_BYTES: usize = 1 << 20;
 pub(super) struct Opened<F: FileSystem> {
     pub(super) writer: WalWriter<F>,
     pub(super) producers: ProducerTable,
+    /// Where the producer snapshot ends that was taken for it, if one was.
+    pub(super) snapshot: Option<u64>,
 }
 
 /// Opens the log and brings the producers up to its end. Fails with the reason, in words.
@@ -37,13 +39,18 @@ pub(super) async fn open<F: FileSystem>(
     let snapshot = snapshots::load(&*env.fs, directory, id, reader.end_offset(), limits)
         .await
         .map_err(|e| format!("producer snapshots in {}: {e}", directory.display()))?;
+    let newest = snapshot.as_ref().map(|(_, end)| *end);
     let (mut producers, from) =
         snapshot.unwrap_or_else(|| (ProducerTable::new(limits), reader.start_offset()));
     replay(&reader, from.max(reader.start_offset()), id, &mut producers)
         .await
         .map_err(|e| format!("gathering producers: {e}"))?;
     producers.expire(env.clock.wall_ms());
-    Ok(Opened { writer, producers })
+    Ok(Opened {
+        writer,
+        producers,
+        snapshot: newest,
+    })
 }
 
 /// Says what opening found that someone may have to look at.

@@ -28,16 +28,24 @@ pub(super) struct Snapshots<F: FileSystem> {
     directory: PathBuf,
     /// Whether the log rolled since the last one was begun.
     is_due: bool,
-    running: Option<JoinHandle<()>>,
+    /// Where the newest one that is known to be good ends.
+    newest: Option<u64>,
+    running: Option<JoinHandle<Option<u64>>>,
 }
 
 impl<F: FileSystem> Snapshots<F> {
-    pub(super) fn new(fs: Arc<F>, id: PartitionId, directory: PathBuf) -> Self {
+    pub(super) fn new(
+        fs: Arc<F>,
+        id: PartitionId,
+        directory: PathBuf,
+        newest: Option<u64>,
+    ) -> Self {
         Self {
             fs,
             id,
             directory,
             is_due: false,
+            newest,
             running: None,
         }
     }
@@ -57,11 +65,13 @@ impl<F: FileSystem> Snapshots<F> {
         }
     }
 
-    /// Writes one, behind any that is being written.
+    /// Writes one, behind any that is being written, unless there is one that says the same.
     pub(super) async fn write(&mut self, producers: &ProducerTable, end: u64) {
         self.finish_running().await;
-        self.begin(producers, end);
-        self.finish_running().await;
+        if self.newest != Some(end) {
+            self.begin(producers, end);
+            self.finish_running().await;
+        }
     }
 
     /// Waits for the one that is being written.
@@ -74,17 +84,20 @@ impl<F: FileSystem> Snapshots<F> {
         let directory = self.directory.clone();
         let content = producers.encode_snapshot(end);
         self.running = Some(tokio::spawn(async move {
-            if let Err(error) = write(&*fs, &directory, end, content).await {
-                // The one before and the log itself say the same.
-                tracing::warn!(%id, end, %error, "producer snapshot not written");
+            match write(&*fs, &directory, end, content).await {
+                Ok(()) => Some(end),
+                Err(error) => {
+                    // The one before and the log itself say the same.
+                    tracing::warn!(%id, end, %error, "producer snapshot not written");
+                    None
+                }
             }
         }));
     }
 
     async fn finish_running(&mut self) {
         if let Some(job) = self.running.take() {
-            // It reports its own failure.
-            let _ = job.await;
+            self.newest = job.await.ok().flatten().or(self.newest);
         }
     }
 }

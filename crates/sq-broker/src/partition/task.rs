@@ -51,13 +51,17 @@ impl<F: FileSystem> Start<F> {
             open::open(&self.env, &self.id, self.config.clone(), &self.directory).await
         };
         match opened {
-            Ok(Opened { writer, producers }) => {
+            Ok(Opened {
+                writer,
+                producers,
+                snapshot,
+            }) => {
                 let reader = writer.reader_through(Arc::clone(&self.env.fs));
                 self.state.send_replace(State::Open(reader.clone()));
                 let state = self.state;
                 let fs = Arc::clone(&self.env.fs);
                 let mut task = Task {
-                    snapshots: Snapshots::new(fs, self.id.clone(), self.directory),
+                    snapshots: Snapshots::new(fs, self.id.clone(), self.directory, snapshot),
                     env: self.env,
                     id: self.id,
                     commands: self.commands,

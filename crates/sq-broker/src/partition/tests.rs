@@ -299,6 +299,22 @@ fn two_snapshots_are_kept_and_the_older_one_does_if_the_newer_is_damaged() {
 }
 
 #[test]
+fn a_close_without_news_writes_no_snapshot() {
+    block_on(async {
+        let machine = Machine::new(1);
+        let partition = machine.start();
+        append(&partition, 0, 1).await.unwrap();
+        close(&partition).await;
+        let partition = machine.start();
+        partition.reader().await.unwrap();
+        machine.fs.take_trace();
+        close(&partition).await;
+        let trace = machine.fs.take_trace();
+        assert!(!trace.iter().any(|op| op.kind == OpKind::CreateNew));
+    });
+}
+
+#[test]
 fn a_snapshot_beyond_the_log_does_not_come_true_later() {
     block_on(async {
         let machine = Machine::new(1);

@@ -84,10 +84,10 @@ impl ConnectionError {
     }
 }
 
-/// An answer to come, and what its request holds until it is written.
+/// An answer to come, and what its request holds until then.
 struct InFlight {
     owed: Owed,
-    _memory: (Held, Held),
+    memory: (Held, Held),
 }
 
 /// What the halves of a connection share.
@@ -173,14 +173,7 @@ impl<F: FileSystem> Connection<'_, F> {
                 _ = stop.wait_for(|stop| *stop) => return Ok(()),
             };
             let owed = self.begin(frame).await?;
-            if in_flight
-                .send(InFlight {
-                    owed,
-                    _memory: memory,
-                })
-                .await
-                .is_err()
-            {
+            if in_flight.send(InFlight { owed, memory }).await.is_err() {
                 // The writing half has failed, and says why.
                 return Ok(());
             }
@@ -243,10 +236,11 @@ impl<F: FileSystem> Connection<'_, F> {
         mut writer: W,
         mut owed: mpsc::Receiver<InFlight>,
     ) -> Result<(), ConnectionError> {
-        while let Some(in_flight) = owed.recv().await {
-            let Some(reply) = in_flight.owed.reply().await? else {
-                continue;
-            };
+        while let Some(InFlight { owed, memory }) = owed.recv().await {
+            let reply = owed.reply().await?;
+            // A client that takes its time over answers holds no request's memory for it.
+            drop(memory);
+            let Some(reply) = reply else { continue };
             let length = reply.encoded.len();
             tokio::select! {
                 biased;
