@@ -64,14 +64,50 @@ pub async fn read_durably<F: FileSystem>(
     Ok(Some(content))
 }
 
-/// Puts `content` at `path`, over whatever is there.
-///
-/// On `Ok` the new content is durable. On an error the file is the old or the new one, and which of
-/// them a crash would leave is unknown: a failure after the rename cannot be taken back.
+/// Why a file was not replaced, and what is known of it.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplaceError {
+    /// It is as it was.
+    #[error(transparent)]
+    Unchanged(io::Error),
+    /// It is the old one or the new one, and which of them a crash would leave is not known.
+    #[error(transparent)]
+    Unknown(io::Error),
+}
+
+impl From<ReplaceError> for io::Error {
+    fn from(error: ReplaceError) -> Self {
+        match error {
+            ReplaceError::Unchanged(error) | ReplaceError::Unknown(error) => error,
+        }
+    }
+}
+
+/// Puts `content` at `path`, over whatever is there. On `Ok` the new content is durable.
 ///
 /// # Errors
-/// The file system's own, from the write, the sync, the rename or the directory's sync.
-pub async fn replace<F: FileSystem>(fs: &F, path: &Path, content: Bytes) -> io::Result<()> {
+/// [`ReplaceError::Unchanged`] if the new content could not be written and synced,
+/// [`ReplaceError::Unknown`] if the rename or the directory's sync failed.
+pub async fn replace<F: FileSystem>(
+    fs: &F,
+    path: &Path,
+    content: Bytes,
+) -> Result<(), ReplaceError> {
+    let temporary = write_temporary(fs, path, content)
+        .await
+        .map_err(ReplaceError::Unchanged)?;
+    let directory = directory_of(path).map_err(ReplaceError::Unchanged)?;
+    fs.rename(&temporary, path)
+        .await
+        .map_err(ReplaceError::Unknown)?;
+    fs.sync_dir(directory).await.map_err(ReplaceError::Unknown)
+}
+
+async fn write_temporary<F: FileSystem>(
+    fs: &F,
+    path: &Path,
+    content: Bytes,
+) -> io::Result<PathBuf> {
     let temporary = temporary_name(path)?;
     // One that a crash or a failed sync left is not written again: its pages may be marked clean.
     remove_if_there(fs, &temporary).await?;
@@ -79,9 +115,7 @@ pub async fn replace<F: FileSystem>(fs: &F, path: &Path, content: Bytes) -> io::
     file.write_and_sync_at(0, &[content])
         .await
         .map_err(into_io)?;
-    drop(file);
-    fs.rename(&temporary, path).await?;
-    fs.sync_dir(directory_of(path)?).await
+    Ok(temporary)
 }
 
 /// Unlinks a file; one that is not there is fine.

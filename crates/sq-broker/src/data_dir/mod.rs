@@ -135,7 +135,7 @@ impl<F: FileSystem> DataDir<F> {
             };
             atomic_file::replace(&*fs, &stamp_path, stamp.encode())
                 .await
-                .map_err(io)?;
+                .map_err(|e| io(e.into()))?;
             stamp
         };
         if stamp.broker_id != broker_id {

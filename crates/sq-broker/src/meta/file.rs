@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 
 use super::format::{self, Damage};
 use super::{MetaError, MetaImage, MetaStore, TopicId, TopicRecord};
-use crate::atomic_file;
+use crate::atomic_file::{self, ReplaceError};
 
 /// The file's name in the data directory.
 pub const META_FILE: &str = "@meta";
@@ -94,7 +94,7 @@ impl<F: FileSystem> FileMetaStore<F> {
             .await
             .map_err(|error| OpenError::Io {
                 path: path.clone(),
-                error,
+                error: error.into(),
             })?;
         Ok(Self::with_image(fs, path, image))
     }
@@ -147,26 +147,34 @@ impl<F: FileSystem> Inner<F> {
         if new == *old {
             return Ok(outcome);
         }
-        if let Err(error) = self.write(&new).await {
-            // The new file may be there all the same, and a restart would then act on a change that
-            // was refused: a topic thought deleted, with records acknowledged since. Put the old
-            // one back before anybody is told.
-            return Err(match self.write(&old).await {
-                Ok(()) => MetaError::Write(error),
-                Err(second) => {
-                    let reason: Arc<str> =
-                        format!("{error}, and taking it back failed too: {second}").into();
+        match self.write(&new).await {
+            Ok(()) => {}
+            Err(ReplaceError::Unchanged(error)) => return Err(MetaError::Write(error)),
+            Err(ReplaceError::Unknown(error)) => {
+                let error = self.take_back(&old, error).await;
+                if let MetaError::Latched(reason) = &error {
                     tracing::error!(path = %self.path.display(), %reason, "metadata latched");
-                    *latch = Some(Arc::clone(&reason));
-                    MetaError::Latched(reason)
+                    *latch = Some(Arc::clone(reason));
                 }
-            });
+                return Err(error);
+            }
         }
         *self.image.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
         Ok(outcome)
     }
 
-    async fn write(&self, image: &MetaImage) -> io::Result<()> {
+    /// Puts the old file back. The new one may be there all the same, and a restart would act on a
+    /// change that was refused: a topic thought deleted, with records acknowledged since.
+    async fn take_back(&self, old: &MetaImage, error: io::Error) -> MetaError {
+        match self.write(old).await {
+            Ok(()) => MetaError::Write(error),
+            Err(second) => MetaError::Latched(
+                format!("{error}, and taking it back failed too: {second}").into(),
+            ),
+        }
+    }
+
+    async fn write(&self, image: &MetaImage) -> Result<(), ReplaceError> {
         atomic_file::replace(&*self.fs, &self.path, format::encode(image)).await
     }
 }

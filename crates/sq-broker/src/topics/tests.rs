@@ -220,6 +220,50 @@ fn a_partition_that_does_not_open_hurts_no_other() {
 }
 
 #[test]
+fn a_start_needs_no_room_on_the_disk() {
+    // With the disk full a broker could not even start, and so nobody could read or make room.
+    block_on(async {
+        let fs = disk(1).await;
+        let broker = start(&fs, 1).await;
+        let topic = broker.topics.create(new_topic("t")).await.unwrap();
+        for n in 0..10 {
+            assert_eq!(append(&topic, 1).await, Ok(n));
+        }
+        drop((broker, topic));
+        fs.set_free_space(Some(0));
+        fs.process_crash();
+
+        let broker = start(&fs, 2).await;
+        let current = broker.topics.current();
+        let topic = current.by_name("t").unwrap();
+        assert_eq!(marks(topic).await, [1; 10]);
+        let refused = append(topic, 100_000).await;
+        assert!(
+            matches!(refused, Err(AppendError::Storage(_))),
+            "{refused:?}"
+        );
+        // What opening gave back of the log's unused room is taken by somebody else.
+        fs.set_free_space(Some(0));
+        // Nothing was changed by what failed, so nothing has to wait for a restart.
+        let refused = broker.topics.create(new_topic("u")).await.unwrap_err();
+        assert!(
+            matches!(refused, CreateTopicError::Meta(MetaError::Write(_))),
+            "{refused}"
+        );
+        let refused = append(topic, 100_000).await;
+        assert!(
+            matches!(refused, Err(AppendError::Storage(_))),
+            "{refused:?}"
+        );
+        assert_eq!(marks(topic).await, [1; 10]);
+        fs.set_free_space(None);
+        assert_eq!(append(topic, 2).await, Ok(10));
+        broker.topics.create(new_topic("u")).await.unwrap();
+        broker.close().await;
+    });
+}
+
+#[test]
 fn missing_metadata_beside_data_is_not_taken_for_a_beginning() {
     block_on(async {
         let fs = disk(1).await;
