@@ -328,8 +328,13 @@ async fn scan<F: FileSystem>(
     // finished.
     if let (Err(source), Some(first)) = (&scan.header, &scan.first) {
         let is_ours = candidate.entry.is_some_and(|e| e.id == first.segment_id);
-        if matches!(source, SegmentHeaderError::Place { .. }) && !is_ours {
-            // A whole segment of another partition must not be served as this one's.
+        let is_foreign = matches!(
+            source,
+            SegmentHeaderError::Place { .. } | SegmentHeaderError::Version(_)
+        );
+        if is_foreign && !is_ours {
+            // A segment of another partition must not be served as this one's, nor one of a format
+            // that is not known as one of this. Where the manifest lists it, its header is damaged.
             return Err(Error::SegmentHeader {
                 path: path.clone(),
                 source: source.clone(),

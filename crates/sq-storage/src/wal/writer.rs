@@ -106,8 +106,9 @@ impl<F: FileSystem> WalWriter<F> {
     /// Recovers what is on disk, on the system's clock, and continues it. Creates nothing.
     ///
     /// # Errors
-    /// [`Error::Damaged`], [`Error::MissingSegment`], [`Error::WrongLength`] and
-    /// [`Error::SegmentHeader`] where acknowledged data is not what it was; nothing is changed then.
+    /// [`Error::MissingSegment`], [`Error::SegmentHeader`] and [`Error::Damaged`] where files are
+    /// missing, another's, or contradict each other; nothing is changed then. Other damage is reported
+    /// ([`recovery_report`](Self::recovery_report)) and served around.
     /// [`Error::Io`] where the file system fails.
     pub async fn new(
         fs: Arc<F>,

@@ -493,6 +493,31 @@ fn timestamps_are_found_past_damage() {
 }
 
 #[test]
+fn a_segment_of_another_format_is_refused_unless_the_manifest_knows_it() {
+    block_on(async {
+        let machine = Machine::new(34);
+        let mut log = machine.open().await;
+        log.append(None, &value(0), &[], 0).await.unwrap();
+        drop(log);
+        machine.fs.flip_bit(segment(0), 5, 1).unwrap();
+        let log = machine.open().await;
+        assert!(matches!(
+            log.recovery_report().damage[0].reason,
+            DamageReason::Header(_)
+        ));
+        assert_eq!(readable(&log.reader()).await, [0]);
+        drop(log);
+        machine
+            .fs
+            .remove_file(Path::new(DIR).join("manifest").as_path())
+            .await
+            .unwrap();
+        let error = machine.try_open().await.unwrap_err();
+        assert!(matches!(error, Error::SegmentHeader { .. }), "{error}");
+    });
+}
+
+#[test]
 fn a_header_only_segment_is_no_damage() {
     // Elsewhere a clean restart reported an active segment without records as corrupt.
     block_on(async {
