@@ -8,6 +8,7 @@ use std::sync::Arc;
 use clap::Args;
 use rand::SeedableRng;
 use rand::rngs::{StdRng, SysRng};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sq_sim::{OsFileSystem, SystemClock};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -124,6 +125,7 @@ impl ServeArgs {
     async fn serve(self) -> Result<(), ServeError> {
         let fs = Arc::new(OsFileSystem::blocking_pool());
         let config = self.settings(&fs).await?;
+        allow_open_files();
         // Before anything is opened: a signal during a long recovery ends it in order, too.
         let stop = stop_signal().map_err(ServeError::Signals)?;
         let listen = |error| ServeError::Listen {
@@ -165,6 +167,22 @@ impl ServeArgs {
         config.advertise = self.advertise.or(config.advertise);
         config.validate()?;
         Ok(config)
+    }
+}
+
+/// Raises the number of files that may be open to what the system allows at most. Each partition and
+/// each connection takes one or two, and many systems give a process 1,024 to begin with.
+fn allow_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, limit = ?limit.current, "the limit of open files was not raised");
     }
 }
 

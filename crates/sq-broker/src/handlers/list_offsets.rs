@@ -10,10 +10,10 @@ use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
 use sq_sim::FileSystem;
 use sq_storage::{LogReader, ReadError, StoredFrame};
 
-use super::{check_leader_epoch, wire_epoch, wire_offset};
+use super::{check_leader_epoch, unavailable, wire_epoch, wire_offset};
 use crate::batch::lookup_timestamp;
 use crate::broker::Broker;
-use crate::partition::{Partition, Unavailable};
+use crate::partition::Partition;
 use crate::protocol::ResponseError;
 
 /// Times that stand for something else.
@@ -137,10 +137,7 @@ async fn answer<F: FileSystem>(
     if !is_known(asked.timestamp, version) {
         return Err(ResponseError::UnsupportedVersion);
     }
-    let reader = partition.reader().await.map_err(|why| match why {
-        Unavailable::Failed(_) => ResponseError::KafkaStorageError,
-        Unavailable::Closed => ResponseError::NotLeaderOrFollower,
-    })?;
+    let reader = partition.reader().await.map_err(|why| unavailable(&why))?;
     let by_time = match asked.timestamp {
         LATEST => return Ok(Found::at(reader.end_offset())),
         EARLIEST | EARLIEST_LOCAL => return Ok(Found::at(reader.start_offset())),

@@ -27,7 +27,7 @@ pub use produce::{ProduceFailed, Produced};
 
 use crate::broker::Broker;
 use crate::budget::Held;
-use crate::partition::LEADER_EPOCH;
+use crate::partition::{LEADER_EPOCH, Unavailable};
 use crate::protocol::{Request, RequestBody, ResponseBody, ResponseError};
 
 /// What handlers know of the connection a request came on.
@@ -129,6 +129,15 @@ fn wire_offset(offset: u64) -> i64 {
 /// The leader epoch on the wire.
 const fn wire_epoch() -> i32 {
     LEADER_EPOCH.cast_signed()
+}
+
+/// The error for a partition that can't be read.
+fn unavailable(why: &Unavailable) -> ResponseError {
+    match why {
+        Unavailable::Failed(_) => ResponseError::KafkaStorageError,
+        // The topic was deleted, or the broker stops: the client has to ask again who leads it.
+        Unavailable::Closed => ResponseError::NotLeaderOrFollower,
+    }
 }
 
 /// Checks the leader epoch that a client believes in; −1 for none (KIP-320).

@@ -28,10 +28,12 @@ fn sq(arguments: &[&str]) -> Command {
 impl Process {
     fn start(data_dir: &Path) -> Self {
         let data_dir = data_dir.to_str().unwrap();
-        let mut child = sq(&["serve", "--listen", "127.0.0.1:0", "--data-dir", data_dir])
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data_dir];
+        Self::run(sq(&arguments).stderr(Stdio::null()))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut greeting = Vec::new();
         for _ in 0..3 {
@@ -145,6 +147,41 @@ fn what_was_acknowledged_before_a_kill_is_there_after_it() {
         process.signal(Signal::KILL);
         assert_eq!(process.wait(), None);
     }
+}
+
+#[test]
+fn it_may_open_as_many_files_as_the_system_allows() {
+    // With the 1,024 that many systems begin with, a broker of some hundred partitions ran out.
+    let dir = TempDir::new().unwrap();
+    let script = format!(
+        "ulimit -S -n 200 && exec {} serve --listen 127.0.0.1:0 --data-dir {}",
+        env!("CARGO_BIN_EXE_sq"),
+        dir.path().display()
+    );
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut process = Process::run(&mut command);
+    let limits = format!("/proc/{}/limits", process.child.id());
+    let file = rustix::fs::open(
+        &limits,
+        rustix::fs::OFlags::RDONLY,
+        rustix::fs::Mode::empty(),
+    );
+    let mut text = String::new();
+    std::fs::File::from(file.unwrap())
+        .read_to_string(&mut text)
+        .unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
+    let numbers: Vec<&str> = line.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "{line}");
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait(), Some(0));
 }
 
 #[test]

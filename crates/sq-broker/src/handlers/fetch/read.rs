@@ -12,8 +12,8 @@ use super::sleep_until;
 use crate::batch::{BatchHeader, Compression};
 use crate::broker::Broker;
 use crate::budget::Held;
-use crate::handlers::wire_offset;
-use crate::partition::{Partition, Unavailable};
+use crate::handlers::{unavailable, wire_offset};
+use crate::partition::Partition;
 use crate::protocol::ResponseError;
 
 /// The first version whose clients know zstd (KIP-110).
@@ -191,10 +191,7 @@ async fn reader<F: FileSystem>(
         opened = partition.reader() => opened,
         () = sleep_until(broker, patience) => return Err(ResponseError::LeaderNotAvailable),
     };
-    opened.map_err(|why| match why {
-        Unavailable::Failed(_) => ResponseError::KafkaStorageError,
-        Unavailable::Closed => ResponseError::NotLeaderOrFollower,
-    })
+    opened.map_err(|why| unavailable(&why))
 }
 
 fn refusal<F: FileSystem>(partition: &Partition<F>, error: &ReadError) -> ResponseError {
