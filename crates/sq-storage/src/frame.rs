@@ -273,6 +273,14 @@ impl Frame {
     }
 }
 
+/// The whole length and the segment id of the frame that `bytes` starts with, by its own word;
+/// `None` where no frame says anything.
+pub(crate) fn length_and_id(bytes: &[u8]) -> Option<(usize, u64)> {
+    let mut id = bytes.get(SEGMENT_ID_POSITION..)?;
+    let id = id.try_get_u64().ok()?;
+    (id != 0).then(|| (length_at_start(bytes), id))
+}
+
 /// The whole length of the frame that `bytes` starts with, by its own word.
 fn length_at_start(mut bytes: &[u8]) -> usize {
     bytes

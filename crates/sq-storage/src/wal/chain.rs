@@ -28,6 +28,8 @@ pub struct Damage {
 pub(super) struct Link {
     pub(super) candidate: Candidate,
     pub(super) extent: Extent,
+    /// The offset behind the last record that can be read.
+    readable_end: u64,
     /// What of it is lost.
     pub(super) damage: Vec<Damage>,
     /// What stands behind its last record that no one was told about.
@@ -62,6 +64,7 @@ impl Link {
     fn new(candidate: Candidate, evidence: Known, bound: u64) -> Self {
         let adopted = Adopted::new(&candidate, evidence.committed_before, bound);
         let mut extent = adopted.extent;
+        let readable_end = extent.end_offset;
         let mut holes = adopted.holes;
         let told = evidence.committed_before.min(bound);
         if extent.end_offset < told {
@@ -97,6 +100,7 @@ impl Link {
         Self {
             candidate,
             extent,
+            readable_end,
             damage,
             tail,
         }
@@ -222,15 +226,22 @@ pub(super) fn build_chain(
         committed_before: evidence.committed_before,
         ..Chain::default()
     };
-    // The youngest empty file is continued where it fits; any other is only a name, left by an
-    // attempt to roll that came to nothing.
-    let last = candidates.len().saturating_sub(1);
-    for (i, candidate) in candidates.into_iter().enumerate() {
+    // An empty file is continued where it is the youngest and fits, and is where records were lost if
+    // the log goes on behind it. Any other is only a name, left by an attempt to roll that came to
+    // nothing.
+    let mut left = candidates.into_iter().peekable();
+    while let Some(candidate) = left.next() {
         let base = candidate.name.base_offset;
-        let end = chain.links.last().map(|l| l.extent.end_offset);
-        let joins = chain.aside.is_empty() && end.is_none_or(|end| base <= end);
-        let continues = candidate.scan.is_some() && joins && i == last;
-        if candidate.is_empty() && !(continues && end.is_none_or(|end| base == end)) {
+        let before = chain.links.last();
+        let joins = chain.aside.is_empty() && before.is_none_or(|l| base <= l.extent.end_offset);
+        let fits = candidate.scan.is_some()
+            && joins
+            && before.is_none_or(|l| match left.peek() {
+                None => base == l.extent.end_offset,
+                Some(_) => base == l.readable_end,
+            })
+            && left.peek().is_none_or(|next| next.name.base_offset > base);
+        if candidate.is_empty() && !fits {
             chain.empty.push(candidate);
         } else if joins {
             chain.bound_last(evidence, base)?;

@@ -196,6 +196,11 @@ pub async fn read_manifest<F: FileSystem>(fs: &F, dir: &Path) -> io::Result<Mani
         Err(e) => return Err(e),
     };
     let len = usize::try_from(file.len().await?).unwrap_or(usize::MAX);
+    let content = ManifestContent::decode(&file.read_at(0, len).await?);
+    if content.is_intact() {
+        return Ok(content);
+    }
+    // A bit may have been lost on the way from the disk.
     Ok(ManifestContent::decode(&file.read_at(0, len).await?))
 }
 

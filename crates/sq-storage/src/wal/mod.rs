@@ -5,6 +5,7 @@ mod config;
 pub mod manifest;
 mod reader;
 mod recovery;
+mod rewrite;
 mod scan;
 pub mod segment;
 mod state;

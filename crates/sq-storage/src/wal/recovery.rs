@@ -21,14 +21,12 @@ use super::config::WalConfig;
 use super::manifest::{
     self, MANIFEST_NAME, Manifest, ManifestContent, ManifestEntry, Seal, read_manifest,
 };
+use super::rewrite::rewrite;
 use super::scan::{Run, Runs, Scope, walk_runs};
 use super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentHeaderError, SegmentName};
 use super::state::{Extent, Index, Segment};
 use crate::error::{DamageReason, Error, Result};
-use crate::frame::FrameHeader;
-
-/// How much is rewritten at a time, in bytes.
-const REWRITE_LEN: usize = 1 << 20;
+use crate::frame::{FRAME_HEADER_LEN, FrameHeader};
 
 /// What opening a partition found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,6 +107,8 @@ pub(super) struct Scan {
     file: Box<dyn FileHandle>,
     header: Result<(), SegmentHeaderError>,
     pub(super) first: Option<FrameHeader>,
+    /// Where the last frame starts.
+    last_position: u64,
     /// The stretches of frames that can be read; at least one.
     pub(super) runs: Vec<Run>,
     /// Whether anything but zeros stands behind the last of them.
@@ -209,7 +209,7 @@ pub(super) async fn recover<F: FileSystem>(
             .set_aside
             .push(set_aside(fs, &candidate.path, &names).await?);
     }
-    make_durable(fs, place, &chain, &mut report).await?;
+    make_durable(fs, place, &chain, &names, &mut report).await?;
     report.unacknowledged_tail = chain.links.last().and_then(|l| l.tail.clone());
     report.damage = chain
         .links
@@ -321,7 +321,8 @@ async fn scan<F: FileSystem>(
 ) -> Result<()> {
     let path = &candidate.path;
     let file = fs.open(path).await.map_err(Error::io("open", path))?;
-    let max_zeros = config.max_frame_bytes as u64;
+    // A write is at most a largest frame, and a mark before it may be missing as well.
+    let max_zeros = (config.max_frame_bytes + FRAME_HEADER_LEN) as u64;
     let scan = read_segment(file, &place.header, candidate, max_zeros).await;
     let scan = scan.map_err(Error::io("read", path))?;
     // The header is durable before the first frame is written: where no frame is, the file was never
@@ -352,8 +353,11 @@ async fn read_segment(
     candidate: &Candidate,
     max_zeros: u64,
 ) -> io::Result<Scan> {
-    let head = file.read_at(0, SEGMENT_HEADER_LEN).await?;
-    let header = SegmentHeader::decode(&head).and_then(|h| h.check_place(header));
+    let mut found = read_header(&*file, header).await?;
+    if found.is_err() {
+        // As in a walk: a bit may have been lost on the way.
+        found = read_header(&*file, header).await?;
+    }
     let (id, base_offset) = (candidate.id(), candidate.name.base_offset);
     let limit = file.len().await?;
     let scope = Scope {
@@ -366,8 +370,10 @@ async fn read_segment(
     let (mut first, mut committed_before) = (None, 0);
     let mut unproven = VecDeque::new();
     let mut index = Index::default();
-    let found = walk_runs(scope, |position, header, begins| {
+    let mut last_position = 0;
+    let walked = walk_runs(scope, |position, header, begins| {
         first.get_or_insert(*header);
+        last_position = position;
         committed_before = header.committed_before.max(committed_before);
         while unproven
             .front()
@@ -382,17 +388,26 @@ async fn read_segment(
     let Runs {
         runs,
         has_data_behind,
-    } = found.await?;
+    } = walked.await?;
     Ok(Scan {
         file,
-        header,
+        header: found,
         first,
+        last_position,
         runs,
         has_data_behind,
         committed_before,
         unproven,
         index,
     })
+}
+
+async fn read_header(
+    file: &dyn FileHandle,
+    expected: &SegmentHeader,
+) -> io::Result<Result<(), SegmentHeaderError>> {
+    let head = file.read_at(0, SEGMENT_HEADER_LEN).await?;
+    Ok(SegmentHeader::decode(&head).and_then(|h| h.check_place(expected)))
 }
 
 /// Renames a segment that continues nothing to a name that no recovery reads again.
@@ -416,7 +431,7 @@ async fn set_aside<F: FileSystem>(
     Ok(aside)
 }
 
-/// Writes again in place what nothing proves durable, and syncs it and its name.
+/// Writes again in place what nothing proves durable, and syncs it and the names.
 ///
 /// After a process crash the page cache may hold bytes that no disk has, also such as are marked
 /// clean because their sync failed; only a new write makes the next sync mean anything.
@@ -424,24 +439,25 @@ async fn make_durable<F: FileSystem>(
     fs: &F,
     place: &Place,
     chain: &Chain,
+    names: &[(OsString, u64)],
     report: &mut RecoveryReport,
 ) -> Result<()> {
     for link in &chain.links {
         let Some(scan) = &link.candidate.scan else {
             continue;
         };
-        let from = scan
-            .unproven
-            .iter()
-            .find(|(_, base)| *base >= chain.committed_before);
-        let Some((from, _)) = from.filter(|(from, _)| *from < link.extent.bytes) else {
+        // A mark at a segment's end has no record behind it that would prove it.
+        let proven = chain.committed_before.min(link.extent.end_offset);
+        let counts =
+            |(position, base): &&(u64, u64)| *base >= proven && *position < link.extent.bytes;
+        let Some(id) = scan.first.map(|f| f.segment_id) else {
             continue;
         };
-        let (path, end) = (&link.candidate.path, link.extent.bytes);
-        let rewritten = rewrite(&*scan.file, *from, end).await;
-        report.bytes_rewritten += rewritten.map_err(Error::io("rewrite", path))?;
+        let frames = scan.unproven.iter().filter(counts).copied();
+        let rewritten = rewrite(&*scan.file, id, frames).await;
+        report.bytes_rewritten += rewritten.map_err(Error::io("rewrite", &link.candidate.path))?;
     }
-    if chain.links.is_empty() && chain.aside.is_empty() {
+    if names.is_empty() {
         return Ok(());
     }
     // The names above it were durable before the first segment was created.
@@ -449,24 +465,6 @@ async fn make_durable<F: FileSystem>(
         .await
         .map_err(Error::io("sync", &place.dir))?;
     Ok(())
-}
-
-async fn rewrite(file: &dyn FileHandle, from: u64, end: u64) -> io::Result<u64> {
-    let mut position = from;
-    while position < end {
-        let len = usize::try_from(end - position)
-            .unwrap_or(REWRITE_LEN)
-            .min(REWRITE_LEN);
-        let piece = file.read_at(position, len).await?;
-        if piece.is_empty() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let written = piece.len() as u64;
-        file.write_at(position, &[piece]).await?;
-        position += written;
-    }
-    file.sync_data().await?;
-    Ok(end - from)
 }
 
 /// Turns the chain into what the writer works with.
@@ -514,7 +512,11 @@ async fn settle<F: FileSystem>(
             segments.push(Arc::new(segment));
             continue;
         };
-        segment = segment.with_index(scan.index.clone());
+        // An index that knows of frames behind the segment's end would find their timestamps: then
+        // the first reader makes one that does not.
+        if scan.last_position < link.extent.bytes {
+            segment = segment.with_index(scan.index.clone());
+        }
         segments.push(Arc::new(segment));
         if is_last {
             newest = Some((scan, entry, link.extent, is_open));

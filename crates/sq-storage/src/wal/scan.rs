@@ -7,7 +7,9 @@ use sq_sim::FileHandle;
 
 use super::segment::SEGMENT_HEADER_LEN;
 use crate::error::DamageReason;
-use crate::frame::{FRAME_HEADER_LEN, Frame, FrameError, FrameHeader, SEGMENT_ID_POSITION};
+use crate::frame::{
+    FRAME_HEADER_LEN, Frame, FrameError, FrameHeader, SEGMENT_ID_POSITION, length_and_id,
+};
 
 /// How much is read at a time, in bytes; a larger frame is read in one piece of its own size.
 const WINDOW_LEN: usize = 1 << 20;
@@ -39,6 +41,11 @@ impl<'a> Window<'a> {
         self
     }
 
+    /// A window on the same file that holds nothing of it yet, for one look.
+    fn again(&self) -> Self {
+        Self::new(self.file, self.limit).with_piece_len(FRAME_HEADER_LEN)
+    }
+
     /// At least `len` bytes at `position`, or all that there are before the limit.
     pub(super) async fn at(&mut self, position: u64, len: usize) -> io::Result<Bytes> {
         let left = usize::try_from(self.limit.saturating_sub(position)).unwrap_or(usize::MAX);
@@ -54,6 +61,11 @@ impl<'a> Window<'a> {
             .await?;
         self.piece_position = position;
         Ok(self.piece.clone())
+    }
+
+    /// Lets go of what was read, so that it is read again.
+    pub(super) fn forget(&mut self) {
+        self.piece = Bytes::new();
     }
 
     fn held(&self, position: u64) -> Option<Bytes> {
@@ -121,6 +133,15 @@ impl Expected {
         }
         Ok(())
     }
+
+    /// Why what was found is not a frame that belongs here, if it is not.
+    pub(super) fn fit(&self, found: &Found) -> Result<(), Stop> {
+        match found {
+            Found::Frame(frame) => self.check(&frame.header).map_err(Stop::Bad),
+            Found::End => Err(Stop::End),
+            Found::Bad(e) => Err(Stop::Bad(DamageReason::Frame(e.clone()))),
+        }
+    }
 }
 
 /// Where a walk over a segment's frames stopped.
@@ -177,16 +198,19 @@ impl<'a> Walk<'a> {
     }
 
     /// The next frame and where it starts, or why there is none.
+    ///
+    /// A bit can get lost on the way from the disk, so what seems to end the segment is read again.
     pub(super) async fn next(&mut self) -> io::Result<Result<(u64, Frame), Stop>> {
-        let frame = match frame_at(&mut self.window, self.position).await? {
-            Found::Frame(frame) => frame,
-            Found::End => return Ok(Err(Stop::End)),
-            Found::Bad(e) => return Ok(Err(Stop::Bad(DamageReason::Frame(e)))),
-        };
-        if let Err(reason) = self.expected.check(&frame.header) {
-            return Ok(Err(Stop::Bad(reason)));
-        }
         let position = self.position;
+        let mut found = frame_at(&mut self.window, position).await?;
+        if self.expected.fit(&found).is_err() && position < self.window.limit {
+            found = frame_at(&mut self.window.again(), position).await?;
+        }
+        let frame = match (self.expected.fit(&found), found) {
+            (Ok(()), Found::Frame(frame)) => frame,
+            (Err(stop), _) => return Ok(Err(stop)),
+            (Ok(()), _) => return Ok(Err(Stop::End)),
+        };
         self.position += frame.encoded_len() as u64;
         self.expected.id = Some(frame.header.segment_id);
         self.expected.offset = frame.header.end_offset();
@@ -263,6 +287,12 @@ pub(super) async fn walk_runs(
             frames,
             stop,
         });
+        // No frame yet, and nothing else says the id: the unreadable one may still tell it.
+        let id = match expected.id {
+            None => told_id(&mut Window::new(file, limit), end_position, end_offset).await?,
+            known => known,
+        };
+        let expected = Expected { id, ..expected };
         let (found, has_data) = search(scope, end_position, expected).await?;
         let Some((position, header)) = found else {
             return Ok(Runs {
@@ -280,10 +310,25 @@ pub(super) async fn walk_runs(
     }
 }
 
+/// The id of a segment whose first frame can't be read: that of the valid frame which stands where
+/// the first one says it ends, or else the one that the first one says.
+///
+/// Neither is a client's to choose. A frame that is found by search alone is: it can lie inside a
+/// record's value, and may say that everything was committed.
+async fn told_id(window: &mut Window<'_>, position: u64, offset: u64) -> io::Result<Option<u64>> {
+    let head = window.at(position, FRAME_HEADER_LEN).await?;
+    let Some((len, id)) = length_and_id(&head) else {
+        return Ok(None);
+    };
+    match frame_at(window, position.saturating_add(len as u64)).await? {
+        Found::Frame(next) if next.header.base_offset >= offset => Ok(Some(next.header.segment_id)),
+        _ => Ok(Some(id)),
+    }
+}
+
 /// Searches from `start` on, at any position, for a frame that carries the segment's id and does not
 /// fall behind the offset expected, until `max_zeros` bytes in a row were zero or the file ends. Says
-/// also whether there is anything but zeros. Without an id (a double fault: no line of the manifest
-/// and no first frame) any valid frame counts whose offset the segment could hold.
+/// also whether there is anything but zeros. Where the id is not known, no frame counts.
 ///
 /// A frame that a client put into a record's value does not count: it can't know the id.
 async fn search(
@@ -310,8 +355,7 @@ async fn search(
             last_data = position + at as u64;
             for at in candidates(&piece, expected) {
                 let at = position + at as u64;
-                let mut probe = Window::new(file, limit).with_piece_len(FRAME_HEADER_LEN);
-                if let Found::Frame(frame) = frame_at(&mut probe, at).await? {
+                if let Found::Frame(frame) = frame_at(&mut window.again(), at).await? {
                     return Ok((Some((at, frame.header)), true));
                 }
             }
@@ -352,13 +396,11 @@ fn candidates(piece: &Bytes, expected: Expected) -> Vec<usize> {
                     && header.committed_before <= header.base_offset
             })
     };
-    match expected.id {
-        Some(id) => memchr::memmem::find_iter(piece, &id.to_be_bytes())
-            .filter_map(|at| at.checked_sub(SEGMENT_ID_POSITION))
-            .filter(plausible)
-            .collect(),
-        None => (0..piece.len().saturating_sub(FRAME_HEADER_LEN - 1))
-            .filter(plausible)
-            .collect(),
-    }
+    let Some(id) = expected.id else {
+        return Vec::new();
+    };
+    memchr::memmem::find_iter(piece, &id.to_be_bytes())
+        .filter_map(|at| at.checked_sub(SEGMENT_ID_POSITION))
+        .filter(plausible)
+        .collect()
 }

@@ -364,7 +364,9 @@ impl<F: FileSystem> WalWriter<F> {
         position.saturating_add(len) <= self.config.max_segment_bytes
     }
 
-    /// Lays out one write: the first batch, and those behind it that still fit.
+    /// Lays out one write: the first batch, and those behind it that still fit the segment and the
+    /// size of a largest frame. A write that is torn leaves no more zeros in front of what is left of
+    /// it than recovery looks through.
     fn group(&self, kind: FrameKind, batches: &[Batch]) -> Result<Group> {
         let append_time_ms = self.clock.wall_ms();
         let (segment_id, ordinal) = self.segment.as_ref().map_or((0, 0), |s| (s.id, s.ordinal));
@@ -378,6 +380,7 @@ impl<F: FileSystem> WalWriter<F> {
             let buffers = group.buffers.len() + batch.payload.len() + 2;
             let fits = self.check(batch, group.end_offset).is_ok()
                 && buffers <= MAX_WRITE_BUFFERS
+                && group.bytes + len as u64 <= self.config.max_frame_bytes as u64
                 && (self.config.rotation == Rotation::External || self.has_room(position, len));
             if group.count > 0 && !fits {
                 break;

@@ -9,7 +9,8 @@ use sq_storage::record::Record;
 use sq_storage::wal::segment::{SEGMENT_HEADER_LEN, SegmentHeader};
 use sq_storage::{Error, Header, TopicName};
 
-use crate::support::{Machine, Oracle, Stop, block_on, is_crash, segment, value, values};
+use crate::oracle::Oracle;
+use crate::support::{Machine, Stop, block_on, is_crash, segment, value, values};
 
 #[test]
 fn writes_one_message() {
@@ -423,7 +424,7 @@ fn dropped_append_is_safe() {
                     if done {
                         return true;
                     }
-                    oracle.may_hold(dropped);
+                    oracle.may_hold(&dropped, 0);
                     oracle.append(&mut log, value(60)).await.unwrap();
                     oracle.append(&mut log, value(61)).await.unwrap();
                     drop(log);

@@ -12,7 +12,8 @@ use sq_storage::record::encode_record;
 use sq_storage::wal::segment::{SEGMENT_HEADER_LEN, SegmentHeader};
 use sq_storage::{DamageReason, Error, Evidence, ReadError, Record, TopicName};
 
-use crate::support::{DIR, Machine, Oracle, Reader, block_on, path_of, segment, value, values};
+use crate::oracle::Oracle;
+use crate::support::{DIR, Machine, Reader, block_on, path_of, segment, value, values};
 
 fn frame_len(n: u64) -> usize {
     76 + value(n).len()
@@ -426,6 +427,8 @@ fn rot_behind_which_a_later_frame_tells_is_damage_not_a_tear() {
         log.mark().await.unwrap();
         drop(log);
         let before = machine.fs.read_file(segment(0)).unwrap();
+        let manifest = PathBuf::from(DIR).join("manifest");
+        let listed = machine.fs.read_file(&manifest).unwrap();
         for hit in 0..5 {
             let at = SEGMENT_HEADER_LEN + (0..hit).map(frame_len).sum::<usize>() + 70;
             machine.fs.write_file(segment(0), before.clone()).unwrap();
@@ -451,11 +454,7 @@ fn rot_behind_which_a_later_frame_tells_is_damage_not_a_tear() {
             assert_eq!(log.next_offset(), 6);
             drop(log);
             machine.fs.remove_file(&segment(5)).await.unwrap();
-            machine
-                .fs
-                .remove_file(Path::new(DIR).join("manifest").as_path())
-                .await
-                .unwrap();
+            machine.fs.write_file(&manifest, listed.clone()).unwrap();
 
             // Whole sectors of zeros hide nothing either.
             let mut zeroed = before.clone();

@@ -5,7 +5,8 @@ use std::path::Path;
 use sq_sim::{Effect, Errno, Fault, Keep, OpKind, PathPattern, SyncFailure};
 use sq_storage::{Action, Batch, Error};
 
-use crate::support::{DIR, Machine, Oracle, Stop, block_on, segment, value, values};
+use crate::oracle::Oracle;
+use crate::support::{DIR, Machine, Stop, block_on, segment, value, values};
 
 #[test]
 fn a_close_whose_sync_fails_removes_nothing_and_claims_nothing() {

@@ -9,7 +9,10 @@
 
 mod acceptance;
 mod damage;
+mod disk;
 mod faults;
 mod model;
+mod opening;
+mod oracle;
 mod reading;
 mod support;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use sq_storage::{Batch, ReadError};
 
-use crate::support::{Machine, Oracle, block_on, value, values};
+use crate::oracle::Oracle;
+use crate::support::{Machine, block_on, value, values};
 
 fn batch(n: u8, len: usize, timestamp: i64) -> Batch {
     Batch {

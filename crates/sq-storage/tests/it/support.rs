@@ -1,6 +1,5 @@
-//! A disk, a clock, and an oracle of what the log must hold.
+//! A disk, a clock, and a log on them.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,8 +9,10 @@ use sq_sim::{InMemoryFileSystem, Keep, VirtualClock};
 use sq_storage::wal::segment::SegmentName;
 use sq_storage::{Error, LogReader, Record, Result, SegmentIds, TopicName, WalConfig, WalWriter};
 
-pub(crate) type Writer = WalWriter<InMemoryFileSystem>;
-pub(crate) type Reader = LogReader<InMemoryFileSystem>;
+use crate::disk::{Disk, Habits};
+
+pub(crate) type Writer = WalWriter<Disk>;
+pub(crate) type Reader = LogReader<Disk>;
 
 /// Where the tests keep their log.
 pub(crate) const DIR: &str = "/data/orders/7";
@@ -35,6 +36,7 @@ pub(crate) struct Machine {
     pub(crate) fs: InMemoryFileSystem,
     pub(crate) clock: VirtualClock,
     pub(crate) config: WalConfig,
+    pub(crate) habits: Habits,
 }
 
 impl Machine {
@@ -51,6 +53,7 @@ impl Machine {
             fs: InMemoryFileSystem::with_clock(seed, Arc::new(clock.clone())),
             clock,
             config,
+            habits: Habits::default(),
         }
     }
 
@@ -65,7 +68,8 @@ impl Machine {
 
     pub(crate) async fn open_as(&self, topic: &str, partition: u32) -> Result<Writer> {
         let topic = TopicName::new(topic).unwrap();
-        let (fs, clock) = (Arc::new(self.fs.clone()), Arc::new(self.clock.clone()));
+        let fs = Arc::new(Disk::new(&self.fs, self.habits));
+        let clock = Arc::new(self.clock.clone());
         WalWriter::with_clock(fs, self.config.clone(), topic, partition, clock).await
     }
 
@@ -116,67 +120,6 @@ impl Stop {
                 fs.power_loss(keep);
             }
         }
-    }
-}
-
-/// What a log must hold: what was acknowledged, and what may be there or not.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Oracle {
-    acknowledged: Vec<Vec<u8>>,
-    /// For each offset from the end on, every value that was given to an append that failed there.
-    open: BTreeMap<u64, Vec<Vec<u8>>>,
-}
-
-impl Oracle {
-    pub(crate) fn end(&self) -> u64 {
-        self.acknowledged.len() as u64
-    }
-
-    /// Appends `value` and notes what came of it.
-    pub(crate) async fn append(&mut self, log: &mut Writer, value: Vec<u8>) -> Result<u64> {
-        let expected = self.end();
-        assert_eq!(log.next_offset(), expected);
-        self.open.entry(expected).or_default().push(value.clone());
-        let offset = log.append(None, &value, &[], 1).await?;
-        assert_eq!(offset, expected, "an offset was skipped or given twice");
-        self.acknowledge(value);
-        Ok(offset)
-    }
-
-    /// A call was dropped or failed: its record may turn up, or not.
-    pub(crate) fn may_hold(&mut self, value: Vec<u8>) {
-        self.open.entry(self.end()).or_default().push(value);
-    }
-
-    pub(crate) fn acknowledge(&mut self, value: Vec<u8>) {
-        self.acknowledged.push(value);
-        self.open = self.open.split_off(&self.end());
-    }
-
-    /// Compares what a log that was just opened holds, reading it from start to end, and takes what
-    /// it adopted as acknowledged from here on.
-    pub(crate) async fn check(&mut self, log: &Writer) {
-        let found = values(&log.reader()).await;
-        assert_eq!(found.len() as u64, log.next_offset());
-        assert!(
-            found.len() >= self.acknowledged.len(),
-            "{} records were acknowledged, {} are left",
-            self.acknowledged.len(),
-            found.len()
-        );
-        for (offset, value) in found.into_iter().enumerate() {
-            if let Some(expected) = self.acknowledged.get(offset) {
-                assert_eq!(&value, expected, "offset {offset}");
-                continue;
-            }
-            let open = self.open.get(&(offset as u64));
-            assert!(
-                open.is_some_and(|o| o.contains(&value)),
-                "offset {offset} came from nowhere"
-            );
-            self.acknowledge(value);
-        }
-        self.open.clear();
     }
 }
 
