@@ -21,6 +21,7 @@
 //! by scanning. So a line that fails to be written holds nothing up; the file is written anew, whole
 //! and atomically, the next time. A damaged line costs a scan, not its neighbours.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -149,20 +150,24 @@ impl ManifestContent {
             content.unreadable = true;
             return content;
         };
+        let mut places = HashMap::new();
         for line in lines.chunks(MANIFEST_LINE_LEN) {
-            match ManifestEntry::decode(line) {
-                Some(entry) => content.apply(entry),
-                None => content.damaged_lines += 1,
+            let Some(entry) = ManifestEntry::decode(line) else {
+                content.damaged_lines += 1;
+                continue;
+            };
+            let place = *places.entry(entry.id).or_insert(content.entries.len());
+            match content.entries.get_mut(place) {
+                Some(known) => *known = entry,
+                None => content.entries.push(entry),
             }
         }
         content
     }
 
-    fn apply(&mut self, entry: ManifestEntry) {
-        match self.entries.iter_mut().find(|e| e.id == entry.id) {
-            Some(known) => *known = entry,
-            None => self.entries.push(entry),
-        }
+    /// The entries by their files' names. Where a name was used again, its last one.
+    pub fn by_name(&self) -> HashMap<SegmentName, ManifestEntry> {
+        self.entries.iter().map(|e| (e.name, *e)).collect()
     }
 
     /// Whether lines can be appended to the file that this was read from.

@@ -1,5 +1,6 @@
 //! A partition's log: a chain of segment files with continuous offsets.
 
+mod batch;
 mod chain;
 mod config;
 pub mod manifest;
@@ -11,8 +12,9 @@ pub mod segment;
 mod state;
 mod writer;
 
+pub use batch::{Batch, ClosedSegment};
 pub use chain::Damage;
 pub use config::{Rotation, SegmentIds, WalConfig};
 pub use reader::{LogReader, SegmentInfo, StoredFrame};
 pub use recovery::{RecoveryReport, UnacknowledgedTail};
-pub use writer::{Batch, ClosedSegment, WalWriter};
+pub use writer::WalWriter;

@@ -266,13 +266,14 @@ async fn open_candidates<F: FileSystem>(
     found: &ManifestContent,
     report: &mut RecoveryReport,
 ) -> Result<Vec<Candidate>> {
+    let listed = found.by_name();
     let mut candidates = Vec::new();
     for (file_name, len) in names {
         let Some(name) = SegmentName::parse(file_name) else {
             continue;
         };
         let path = place.dir.join(file_name);
-        let entry = found.entries.iter().rev().find(|e| e.name == name).copied();
+        let entry = listed.get(&name).copied();
         let mut candidate = Candidate {
             name,
             path,
