@@ -1,6 +1,7 @@
 //! Bytes that may be held at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -9,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub struct Budget {
     free: Arc<Semaphore>,
     total: u32,
+    waiting: Arc<AtomicUsize>,
 }
 
 /// A part of a [`Budget`], given back when dropped.
@@ -25,12 +27,17 @@ impl Budget {
         Self {
             free: Arc::new(Semaphore::new(permits)),
             total,
+            waiting: Arc::default(),
         }
     }
 
     /// Takes `bytes`, waiting until they are free. More than there is in all takes all there is.
     pub async fn take(&self, bytes: usize) -> Held {
+        if let Some(held) = self.try_take(bytes) {
+            return held;
+        }
         let permits = self.permits(bytes);
+        let _waiting = Waiting::new(&self.waiting);
         // The semaphore is never closed.
         Held(
             Arc::clone(&self.free)
@@ -49,8 +56,29 @@ impl Budget {
             .map(|permit| Held(Some(permit)))
     }
 
+    /// Whether somebody waits for a part of it.
+    pub fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
     fn permits(&self, bytes: usize) -> u32 {
         u32::try_from(bytes).unwrap_or(u32::MAX).min(self.total)
+    }
+}
+
+/// Counts as one who waits until it is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

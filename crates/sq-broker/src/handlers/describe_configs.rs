@@ -1,5 +1,7 @@
 //! `DescribeConfigs`: the settings of a topic and of the broker, and where each comes from.
 
+use std::collections::HashSet;
+
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_configs_response::{
     DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
@@ -50,7 +52,13 @@ pub(super) fn handle<F: FileSystem>(
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse {
     let (synonyms, documentation) = (request.include_synonyms, request.include_documentation);
-    let results = request.resources.into_iter().map(|resource| {
+    let mut seen = HashSet::with_capacity(request.resources.len());
+    // What is named again is answered once: an answer is far larger than the name it takes to ask.
+    let resources = request
+        .resources
+        .into_iter()
+        .filter(|r| seen.insert((r.resource_type, r.resource_name.clone())));
+    let results = resources.map(|resource| {
         let result = DescribeConfigsResult::default()
             .with_resource_type(resource.resource_type)
             .with_resource_name(resource.resource_name.clone());

@@ -1,5 +1,6 @@
 //! `Metadata`: the broker, the topics, and who leads what.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
@@ -38,7 +39,13 @@ pub(super) async fn handle<F: FileSystem>(
         Some(asked) if asked.is_empty() && version < EMPTY_IS_NONE => all(broker),
         Some(asked) => {
             let mut topics = Vec::with_capacity(asked.len());
+            let mut seen = HashSet::with_capacity(asked.len());
             for topic in asked {
+                // A topic that is named again is answered once, as by Kafka: an answer grows with
+                // the partitions there are, and not with how often a client asks for them.
+                if !seen.insert((topic.name.clone(), topic.topic_id)) {
+                    continue;
+                }
                 topics.push(one(broker, topic, creates).await);
             }
             topics

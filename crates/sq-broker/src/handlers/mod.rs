@@ -36,8 +36,18 @@ pub struct Caller {
     /// Turns true when whoever waits should be answered with what there is: the client has hung up
     /// or the broker stops.
     pub hurry: watch::Receiver<bool>,
+    /// Turns true when every answer before this request's has been written.
+    pub turn: watch::Receiver<bool>,
     /// Where the connection's next fetch begins.
     pub cursor: Arc<Mutex<FetchCursor>>,
+}
+
+impl Caller {
+    /// Waits until every answer before this request's has been written.
+    async fn turn(&self) {
+        // An error means that the connection is gone, and so is who would read an answer.
+        let _ = self.turn.clone().wait_for(|turn| *turn).await;
+    }
 }
 
 /// An answer, and the memory that it may hold until it is written.
@@ -55,17 +65,20 @@ pub enum Begun {
     /// A produce request whose batches are queued.
     Produce(Produced),
     /// Any other request, with nothing done yet.
-    Later(Box<Request>),
+    Later(Box<Request>, Held),
 }
 
 /// Does the part of a request that has to be done in the order of arrival: queueing the batches of a
 /// produce request. It waits only while a partition's queue is full.
-pub async fn begin<F: FileSystem>(broker: &Broker<F>, request: Request) -> Begun {
+///
+/// `memory` is the request's part of the node's; it is given back once the request is executed,
+/// however long its answer waits for those before it.
+pub async fn begin<F: FileSystem>(broker: &Broker<F>, request: Request, memory: Held) -> Begun {
     match request.body {
         RequestBody::Produce(produce) => {
-            Begun::Produce(produce::begin(broker, request.version, produce).await)
+            Begun::Produce(produce::begin(broker, request.version, produce, memory).await)
         }
-        body => Begun::Later(Box::new(Request { body, ..request })),
+        body => Begun::Later(Box::new(Request { body, ..request }), memory),
     }
 }
 
@@ -79,7 +92,7 @@ pub async fn finish<F: FileSystem>(
     let body = match request.body {
         RequestBody::Fetch(body) => return fetch::handle(broker, caller, version, body).await,
         RequestBody::Produce(body) => {
-            let produced = produce::begin(broker, version, body).await;
+            let produced = produce::begin(broker, version, body, Held::nothing()).await;
             ResponseBody::Produce(produced.finish().await.response)
         }
         RequestBody::ListOffsets(body) => {

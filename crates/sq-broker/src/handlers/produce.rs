@@ -4,6 +4,8 @@
 //! which requests arrive: so batches of one connection are stored in the order in which they were
 //! sent. [`Produced::finish`] waits for what became of them.
 
+use std::sync::Arc;
+
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use kafka_protocol::messages::{ProduceRequest, ProduceResponse, TopicName as WireName};
@@ -12,6 +14,7 @@ use sq_sim::FileSystem;
 use super::{text, wire_offset};
 use crate::batch::validate_produced;
 use crate::broker::Broker;
+use crate::budget::Held;
 use crate::partition::{AppendError, Appended, NewBatch, PendingAppend};
 use crate::protocol::ResponseError;
 use crate::topics::Topic;
@@ -58,7 +61,9 @@ pub(super) async fn begin<F: FileSystem>(
     broker: &Broker<F>,
     version: i16,
     request: ProduceRequest,
+    memory: Held,
 ) -> Produced {
+    let memory = Arc::new(memory);
     let refusal = refusal_of_all(&request);
     let current = broker.topics.current();
     let mut topics = Vec::with_capacity(request.topic_data.len());
@@ -74,11 +79,12 @@ pub(super) async fn begin<F: FileSystem>(
             let index = data.index;
             let queued = match &refusal {
                 Some(refusal) => Err(refusal.clone()),
-                None => queue(topic.map(|topic| &**topic), version, data).await,
+                None => queue(topic.map(|topic| &**topic), version, data, &memory).await,
             };
             partitions.push((index, queued));
         }
-        topics.push((name, partitions));
+        // The name is a part of the request's buffer, and would keep all of it.
+        topics.push((WireName(text(name.as_str())), partitions));
     }
     Produced {
         topics,
@@ -103,6 +109,7 @@ async fn queue<F: FileSystem>(
     topic: Option<&Topic<F>>,
     version: i16,
     data: PartitionProduceData,
+    memory: &Arc<Held>,
 ) -> Queued {
     let unknown = || {
         (
@@ -117,7 +124,7 @@ async fn queue<F: FileSystem>(
     let header = validate_produced(&records, most, version)
         .map_err(|error| (error.response(), error.to_string()))?;
     partition
-        .enqueue(NewBatch::new(records, &header))
+        .enqueue(NewBatch::new(records, &header).holding(memory))
         .await
         .map_err(|e| refused(&e))
 }

@@ -7,6 +7,7 @@ use sq_storage::Batch;
 
 use super::LEADER_EPOCH;
 use crate::batch::{BatchHeader, assign};
+use crate::budget::Held;
 use crate::producers::{ProducerStamp, Verdict};
 
 /// A validated record batch, as it came from the client.
@@ -20,6 +21,8 @@ pub struct NewBatch {
     pub max_timestamp_ms: i64,
     /// Who sent it, if it was an idempotent producer.
     pub producer: Option<ProducerStamp>,
+    /// What is held while the batch waits to be stored.
+    pub memory: Option<Arc<Held>>,
 }
 
 /// A batch that is durable.
@@ -86,6 +89,16 @@ impl NewBatch {
             record_count: u32::try_from(header.record_count).unwrap_or(0),
             max_timestamp_ms: header.max_timestamp,
             producer: ProducerStamp::of(header),
+            memory: None,
+        }
+    }
+
+    /// The same batch, holding its request's memory until it is stored or refused.
+    #[must_use]
+    pub fn holding(self, memory: &Arc<Held>) -> Self {
+        Self {
+            memory: Some(Arc::clone(memory)),
+            ..self
         }
     }
 

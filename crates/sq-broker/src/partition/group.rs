@@ -7,6 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::QueuedAppend;
 use super::append::{AppendError, Appended};
+use crate::budget::Held;
 use crate::producers::{Admission, ProducerStamp, Verdict};
 
 type Reply = oneshot::Sender<Result<Appended, AppendError>>;
@@ -29,6 +30,8 @@ pub(super) struct Entry {
     reply: Reply,
     /// Room in the queue, taken until the batch is stored.
     _room: OwnedSemaphorePermit,
+    /// Its request's memory, with what else of that request is not stored yet.
+    _memory: Option<Arc<Held>>,
 }
 
 /// Who waits with a copy of a batch of the same group, and for the offset of which.
@@ -87,6 +90,7 @@ impl Group {
             producer: queued.batch.producer,
             reply: queued.reply,
             _room: queued.room,
+            _memory: queued.batch.memory,
         });
     }
 }

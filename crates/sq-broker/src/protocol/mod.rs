@@ -20,5 +20,5 @@ pub use api::Api;
 pub use fetch::{FetchResponse, FetchedPartition, FetchedTopic};
 pub use frame::{FrameError, read_frame, write_frame};
 pub use kafka_protocol::error::ResponseError;
-pub use request::{DecodeError, Request, RequestBody, decode};
+pub use request::{DecodeError, Request, RequestBody, decode, decoded_weight};
 pub use response::{Encoded, ResponseBody, encode};

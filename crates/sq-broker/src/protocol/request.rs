@@ -126,6 +126,22 @@ impl DecodeError {
     }
 }
 
+/// Bytes that an element of a request may come to, decoded and answered, beside its own.
+const ITEM_BYTES: usize = 256;
+
+/// A bound on what a request comes to in memory beyond its frame, in bytes: each of its elements
+/// becomes a structure, and so does the answer to it. Forty requests of half a megabyte, each a list
+/// of names of one letter, once became a gigabyte.
+///
+/// The batches of a produce request are what they are; so its weight is 0.
+pub fn decoded_weight(frame: &[u8]) -> usize {
+    let key = frame.first_chunk::<2>().map(|key| i16::from_be_bytes(*key));
+    if key == Some(Api::Produce.key()) {
+        return 0;
+    }
+    (frame.len() / 2).min(schema::MAX_ITEMS) * ITEM_BYTES
+}
+
 /// Decodes a request frame, without the length before it.
 ///
 /// Allocates in proportion to what the frame holds, whatever it announces.

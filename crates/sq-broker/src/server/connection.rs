@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use sq_sim::FileSystem;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
@@ -36,6 +36,15 @@ const MAX_ARRIVAL: Duration = Duration::from_mins(2);
 /// How long a client may take over one response.
 const MAX_DELIVERY: Duration = Duration::from_mins(2);
 
+/// What a client has to send or take, in bytes a second, once others wait for the memory it holds.
+const LEAST_PACE: u64 = 4 << 20;
+
+/// For how long it may be slower than that.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How often the pace is looked at.
+const PACE_CHECK: Duration = Duration::from_secs(1);
+
 /// Why a connection ended that its client did not close between two requests.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectionError {
@@ -57,6 +66,30 @@ pub(super) enum ConnectionError {
     /// There is no way to answer but this.
     #[error(transparent)]
     Reply(#[from] ReplyError),
+    /// Others waited for the memory of a request that came too slowly.
+    #[error(
+        "of a request of {length} bytes {arrived} had arrived after {} s, and others wait for memory",
+        waited.as_secs()
+    )]
+    SlowArrival {
+        /// Its length in bytes.
+        length: usize,
+        /// Bytes that had arrived.
+        arrived: usize,
+        /// How long they took.
+        waited: Duration,
+    },
+    /// Others waited for the memory of a response that was taken too slowly.
+    #[error(
+        "a response of {length} bytes was not taken after {} s, and others wait for memory",
+        waited.as_secs()
+    )]
+    SlowDelivery {
+        /// Its length in bytes.
+        length: usize,
+        /// How long it was not taken.
+        waited: Duration,
+    },
     /// A response was not taken.
     #[error("a response of {length} bytes was not taken within {} s", MAX_DELIVERY.as_secs())]
     Delivery {
@@ -84,17 +117,18 @@ impl ConnectionError {
     }
 }
 
-/// An answer to come, and what its request holds until then.
+/// An answer to come, and what its request holds of the connection's memory until then.
 struct InFlight {
     owed: Owed,
-    memory: (Held, Held),
+    memory: Held,
 }
 
 /// What the halves of a connection share.
 struct Connection<'a, F: FileSystem> {
     broker: &'a Arc<Broker<F>>,
     peer: SocketAddr,
-    caller: Caller,
+    hurry: watch::Sender<bool>,
+    cursor: Arc<Mutex<FetchCursor>>,
     /// Bytes of this connection's requests in flight.
     memory: Budget,
 }
@@ -112,23 +146,18 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let (hurry_sender, hurry) = watch::channel(false);
-    let caller = Caller {
-        hurry,
-        cursor: Arc::new(Mutex::new(FetchCursor::default())),
-    };
-    let memory = Budget::new(broker.config.limits.connection_in_flight_bytes);
     let connection = Connection {
         broker,
         peer,
-        caller,
-        memory,
+        hurry: watch::Sender::new(false),
+        cursor: Arc::new(Mutex::new(FetchCursor::default())),
+        memory: Budget::new(broker.config.limits.connection_in_flight_bytes),
     };
     let (in_flight, owed) = mpsc::channel(REQUESTS_AT_A_TIME);
     let reading = async {
         let outcome = connection.read_all(reader, in_flight, stop).await;
         // Nothing more will come: whoever waits for data is answered with what there is.
-        hurry_sender.send_replace(true);
+        connection.hurry.send_replace(true);
         outcome
     };
     let mut reading = std::pin::pin!(reading);
@@ -160,20 +189,26 @@ impl<F: FileSystem> Connection<'_, F> {
                 next = self.next_length(&mut reader, &mut buffer, &in_flight) => next?,
             };
             let Some(length) = next else { return Ok(()) };
-            let memory = (
-                self.memory.take(length).await,
-                self.broker.request_memory.take(length).await,
-            );
-            let frame = tokio::select! {
+            let (frame, own, shared) = tokio::select! {
                 biased;
-                frame = frame::read_body(&mut reader, &mut buffer, length) => frame?,
-                () = self.broker.clock.sleep(MAX_ARRIVAL) => {
-                    return Err(ConnectionError::Arrival { length });
-                }
+                arrived = self.arrival(&mut reader, &mut buffer, length) => arrived?,
                 _ = stop.wait_for(|stop| *stop) => return Ok(()),
             };
-            let owed = self.begin(frame).await?;
-            if in_flight.send(InFlight { owed, memory }).await.is_err() {
+            let owed = self.begin(frame, shared).await?;
+            let mut sending = std::pin::pin!(in_flight.send(InFlight { owed, memory: own }));
+            let sent = tokio::select! {
+                biased;
+                sent = &mut sending => Some(sent),
+                _ = stop.wait_for(|stop| *stop) => None,
+            };
+            let sent = if let Some(sent) = sent {
+                sent
+            } else {
+                // The answers before it may be waiting for data.
+                self.hurry.send_replace(true);
+                sending.await
+            };
+            if sent.is_err() {
                 // The writing half has failed, and says why.
                 return Ok(());
             }
@@ -201,8 +236,59 @@ impl<F: FileSystem> Connection<'_, F> {
         }
     }
 
+    /// Reads a request whose length is known: the request, and its parts of this connection's memory
+    /// and of the node's.
+    async fn arrival<R: AsyncRead + Unpin>(
+        &self,
+        reader: &mut R,
+        buffer: &mut BytesMut,
+        length: usize,
+    ) -> Result<(Bytes, Held, Held), ConnectionError> {
+        let own = self.memory.take(length).await;
+        let shared = self.broker.request_memory.take(length).await;
+        let frame = self.body(reader, buffer, length).await?;
+        let weight = protocol::decoded_weight(&frame);
+        if weight == 0 {
+            return Ok((frame, own, shared));
+        }
+        // Nobody else takes of this connection's memory, so no more than its own answers is waited
+        // for.
+        drop(own);
+        let own = self.memory.take(length.saturating_add(weight)).await;
+        Ok((frame, own, shared))
+    }
+
+    async fn body<R: AsyncRead + Unpin>(
+        &self,
+        reader: &mut R,
+        buffer: &mut BytesMut,
+        length: usize,
+    ) -> Result<Bytes, ConnectionError> {
+        let clock = &self.broker.clock;
+        let begun = clock.now();
+        loop {
+            tokio::select! {
+                biased;
+                frame = frame::read_body(reader, buffer, length) => return Ok(frame?),
+                () = clock.sleep(PACE_CHECK) => {}
+            }
+            let waited = clock.now().saturating_duration_since(begun);
+            if waited >= MAX_ARRIVAL {
+                return Err(ConnectionError::Arrival { length });
+            }
+            let arrived = buffer.len();
+            if self.broker.request_memory.is_wanted() && waited > time_for(arrived) {
+                return Err(ConnectionError::SlowArrival {
+                    length,
+                    arrived,
+                    waited,
+                });
+            }
+        }
+    }
+
     /// Begins a request.
-    async fn begin(&self, frame: bytes::Bytes) -> Result<Owed, ConnectionError> {
+    async fn begin(&self, frame: Bytes, memory: Held) -> Result<Owed, ConnectionError> {
         let request = match protocol::decode(frame) {
             Ok(request) => request,
             Err(
@@ -219,14 +305,22 @@ impl<F: FileSystem> Connection<'_, F> {
             Err(error) => return Err(error.into()),
         };
         let (version, correlation_id) = (request.version, request.correlation_id);
-        Ok(match handlers::begin(self.broker, request).await {
+        Ok(match handlers::begin(self.broker, request, memory).await {
             Begun::Produce(produced) => Owed::produced(produced, version, correlation_id),
-            Begun::Later(request) => {
-                let (broker, caller) = (Arc::clone(self.broker), self.caller.clone());
-                Owed::task(tokio::spawn(async move {
+            Begun::Later(request, memory) => {
+                let broker = Arc::clone(self.broker);
+                let (turn_sender, turn) = watch::channel(false);
+                let caller = Caller {
+                    hurry: self.hurry.subscribe(),
+                    turn,
+                    cursor: Arc::clone(&self.cursor),
+                };
+                let task = tokio::spawn(async move {
+                    let _memory = memory;
                     let answer = handlers::finish(&broker, &caller, *request).await;
                     Reply::encode(version, correlation_id, answer)
-                }))
+                });
+                Owed::task(task, turn_sender)
             }
         })
     }
@@ -241,15 +335,40 @@ impl<F: FileSystem> Connection<'_, F> {
             // A client that takes its time over answers holds no request's memory for it.
             drop(memory);
             let Some(reply) = reply else { continue };
-            let length = reply.encoded.len();
-            tokio::select! {
-                biased;
-                written = write_frame(&mut writer, &reply.encoded) => written?,
-                () = self.broker.clock.sleep(MAX_DELIVERY) => {
-                    return Err(ConnectionError::Delivery { length });
-                }
-            }
+            self.deliver(&mut writer, &reply).await?;
         }
         Ok(())
     }
+
+    async fn deliver<W: AsyncWrite + Unpin>(
+        &self,
+        writer: &mut W,
+        reply: &Reply,
+    ) -> Result<(), ConnectionError> {
+        let length = reply.encoded.len();
+        let clock = &self.broker.clock;
+        let begun = clock.now();
+        let mut writing = std::pin::pin!(write_frame(writer, &reply.encoded));
+        loop {
+            tokio::select! {
+                biased;
+                written = &mut writing => return Ok(written?),
+                () = clock.sleep(PACE_CHECK) => {}
+            }
+            let waited = clock.now().saturating_duration_since(begun);
+            if waited >= MAX_DELIVERY {
+                return Err(ConnectionError::Delivery { length });
+            }
+            let is_wanted = reply.holds_memory() && self.broker.fetch_memory.is_wanted();
+            if is_wanted && waited > time_for(length) {
+                return Err(ConnectionError::SlowDelivery { length, waited });
+            }
+        }
+    }
+}
+
+/// How long so many bytes may take while others wait for memory.
+fn time_for(bytes: usize) -> Duration {
+    let ms = (bytes as u64).saturating_mul(1000) / LEAST_PACE;
+    GRACE + Duration::from_millis(ms)
 }

@@ -18,6 +18,9 @@ use crate::broker::Broker;
 /// How long the listener rests when it cannot accept: out of file descriptors, most often.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Reads of what is left in a socket when it is closed, of up to 16 KiB each.
+const MAX_DISCARDS: usize = 1024;
+
 /// How long connections have to write what they owe once the broker stops.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -101,11 +104,26 @@ async fn serve<F: FileSystem>(
         tracing::debug!(%peer, %error, "TCP_NODELAY not set");
     }
     let (reader, writer) = stream.split();
-    match connection::serve(&broker, peer, reader, writer, stop).await {
+    let outcome = connection::serve(&broker, peer, reader, writer, stop).await;
+    if outcome.is_ok() {
+        discard_unread(&stream);
+    }
+    match outcome {
         Ok(()) => tracing::debug!(%peer, "connection closed"),
         Err(error) if error.is_the_peers_leaving() => {
             tracing::debug!(%peer, %error, "connection lost");
         }
         Err(error) => tracing::warn!(%peer, %error, "connection closed"),
+    }
+}
+
+/// Takes what a client sent and nobody will read: closing a socket that holds unread bytes resets the
+/// connection, and takes away answers that were written to it.
+fn discard_unread(stream: &TcpStream) {
+    let mut nowhere = [0; 16 * 1024];
+    for _ in 0..MAX_DISCARDS {
+        if !matches!(stream.try_read(&mut nowhere), Ok(1..)) {
+            return;
+        }
     }
 }

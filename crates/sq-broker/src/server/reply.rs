@@ -1,5 +1,6 @@
 //! An answer: owed, then ready to be written.
 
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::budget::Held;
@@ -11,7 +12,7 @@ use crate::protocol::{self, Encoded, ResponseBody};
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) encoded: Encoded,
-    _memory: Held,
+    memory: Held,
 }
 
 /// Why a request can't be answered. All that is left is to close the connection.
@@ -40,7 +41,11 @@ enum Kind {
         version: i16,
         correlation_id: i32,
     },
-    Task(Task),
+    Task {
+        task: Task,
+        /// Tells the task that all before it is answered.
+        turn: watch::Sender<bool>,
+    },
 }
 
 /// A task that ends when nobody waits for it any more.
@@ -54,6 +59,11 @@ impl Drop for Task {
 }
 
 impl Reply {
+    /// Whether it holds a part of the fetch memory.
+    pub(super) fn holds_memory(&self) -> bool {
+        self.memory.bytes() > 0
+    }
+
     pub(super) fn encode(
         version: i16,
         correlation_id: i32,
@@ -62,7 +72,7 @@ impl Reply {
         let encoded = protocol::encode(version, correlation_id, answer.body)?;
         Ok(Self {
             encoded,
-            _memory: answer.memory,
+            memory: answer.memory,
         })
     }
 }
@@ -80,8 +90,13 @@ impl Owed {
         })
     }
 
-    pub(super) fn task(task: JoinHandle<Result<Reply, EncodeError>>) -> Self {
-        Self(Kind::Task(Task(task)))
+    /// The answer of a task, which is told through `turn` when all before it is answered.
+    pub(super) fn task(
+        task: JoinHandle<Result<Reply, EncodeError>>,
+        turn: watch::Sender<bool>,
+    ) -> Self {
+        let task = Task(task);
+        Self(Kind::Task { task, turn })
     }
 
     /// Waits for the answer; `None` if the client wants none.
@@ -89,7 +104,7 @@ impl Owed {
         match self.0 {
             Kind::Ready(encoded) => Ok(Some(Reply {
                 encoded,
-                _memory: Held::nothing(),
+                memory: Held::nothing(),
             })),
             Kind::Produced {
                 produced,
@@ -111,10 +126,13 @@ impl Owed {
                 };
                 Ok(Some(Reply::encode(version, correlation_id, answer)?))
             }
-            Kind::Task(mut task) => match (&mut task.0).await {
-                Ok(reply) => Ok(Some(reply?)),
-                Err(error) => Err(ReplyError::Ended(error.to_string())),
-            },
+            Kind::Task { mut task, turn } => {
+                turn.send_replace(true);
+                match (&mut task.0).await {
+                    Ok(reply) => Ok(Some(reply?)),
+                    Err(error) => Err(ReplyError::Ended(error.to_string())),
+                }
+            }
         }
     }
 }

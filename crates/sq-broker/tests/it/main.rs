@@ -11,6 +11,7 @@ mod configs;
 mod fetch;
 mod hostile;
 mod idempotence;
+mod neighbours;
 mod offsets;
 mod order;
 mod process;

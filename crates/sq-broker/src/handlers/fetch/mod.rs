@@ -48,7 +48,11 @@ pub(super) async fn handle<F: FileSystem>(
         };
     }
     let fetch = Fetch::new(broker, version, request);
-    let pass = serve(broker, caller, &fetch).await;
+    let deadline = broker.clock.now() + fetch.max_wait;
+    // Fetches behind one that waits for data held all of the node's fetch memory for as long as that
+    // one waited: nothing is read before the answer can be sent.
+    caller.turn().await;
+    let pass = serve(broker, caller, &fetch, deadline).await;
     let (topics, memory) = respond(fetch, pass);
     let response = FetchResponse {
         topics,
@@ -61,8 +65,12 @@ pub(super) async fn handle<F: FileSystem>(
 }
 
 /// Reads until there is enough, something is wrong, or the time is over.
-async fn serve<F: FileSystem>(broker: &Broker<F>, caller: &Caller, fetch: &Fetch<F>) -> Pass {
-    let deadline = broker.clock.now() + fetch.max_wait;
+async fn serve<F: FileSystem>(
+    broker: &Broker<F>,
+    caller: &Caller,
+    fetch: &Fetch<F>,
+    deadline: Instant,
+) -> Pass {
     let first = pass(broker, caller, fetch, deadline).await;
     if is_enough(fetch, &first) {
         return first;

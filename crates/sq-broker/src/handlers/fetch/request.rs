@@ -23,6 +23,10 @@ const BY_ID: i16 = 13;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FetchCursor(Option<(Uuid, String, i32)>);
 
+/// The longest that a fetch waits for data. One that is answered with nothing asks again, and what
+/// a connection holds while its client has gone away unnoticed is held no longer than this.
+const MAX_WAIT: Duration = Duration::from_mins(5);
+
 /// A fetch.
 pub(super) struct Fetch<F: FileSystem> {
     pub(super) version: i16,
@@ -76,7 +80,8 @@ impl<F: FileSystem> Fetch<F> {
             version,
             // More than may be sent can never be there.
             min_bytes: size(request.min_bytes).min(max_bytes),
-            max_wait: Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)),
+            max_wait: Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0))
+                .min(MAX_WAIT),
             max_bytes,
             topics,
             wanted,
