@@ -108,6 +108,10 @@ impl Link {
 
     /// Whether the next append can go to it.
     pub(super) fn is_open(&self) -> bool {
+        #[cfg(feature = "mutants")]
+        if super::mutants::lacks(super::mutants::Guard::Tail) {
+            return self.candidate.scan.is_some() && self.damage.is_empty();
+        }
         self.candidate
             .scan
             .as_ref()
@@ -233,6 +237,8 @@ pub(super) fn build_chain(
     while let Some(candidate) = left.next() {
         let base = candidate.name.base_offset;
         let before = chain.links.last();
+        #[cfg(feature = "mutants")]
+        let before = before.filter(|_| !super::mutants::lacks(super::mutants::Guard::Continuity));
         let joins = chain.aside.is_empty() && before.is_none_or(|l| base <= l.extent.end_offset);
         let fits = candidate.scan.is_some()
             && joins

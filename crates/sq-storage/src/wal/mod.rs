@@ -4,6 +4,8 @@ mod batch;
 mod chain;
 mod config;
 pub mod manifest;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 mod reader;
 mod recovery;
 mod rewrite;

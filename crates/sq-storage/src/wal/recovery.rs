@@ -390,6 +390,12 @@ async fn read_segment(
         runs,
         has_data_behind,
     } = walked.await?;
+    #[cfg(feature = "mutants")]
+    let runs = if super::mutants::lacks(super::mutants::Guard::LastFrame) {
+        trust_length(runs, limit)
+    } else {
+        runs
+    };
     Ok(Scan {
         file,
         header: found,
@@ -401,6 +407,14 @@ async fn read_segment(
         unproven,
         index,
     })
+}
+
+#[cfg(feature = "mutants")]
+fn trust_length(mut runs: Vec<Run>, length: u64) -> Vec<Run> {
+    for last in runs.last_mut().into_iter().filter(|run| run.frames > 0) {
+        last.end_position = length;
+    }
+    runs
 }
 
 async fn read_header(

@@ -396,6 +396,11 @@ fn candidates(piece: &Bytes, expected: Expected) -> Vec<usize> {
                     && header.committed_before <= header.base_offset
             })
     };
+    #[cfg(feature = "mutants")]
+    if super::mutants::lacks(super::mutants::Guard::SegmentId) {
+        let all = 0..piece.len().saturating_sub(FRAME_HEADER_LEN - 1);
+        return all.filter(plausible).collect();
+    }
     let Some(id) = expected.id else {
         return Vec::new();
     };

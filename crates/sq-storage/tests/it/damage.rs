@@ -20,7 +20,13 @@ fn frame_len(n: u64) -> usize {
 }
 
 /// A frame laid out by hand.
-fn frame(id: u64, ordinal: u32, offset: u64, committed_before: u64, value: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(
+    id: u64,
+    ordinal: u32,
+    offset: u64,
+    committed_before: u64,
+    value: &[u8],
+) -> Vec<u8> {
     let body = encode_record(None, Some(value), &[]).unwrap();
     let header = FrameHeader {
         segment_id: id,
@@ -41,7 +47,7 @@ fn frame(id: u64, ordinal: u32, offset: u64, committed_before: u64, value: &[u8]
     out.to_vec()
 }
 
-fn file(frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+pub(crate) fn file(frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     let header = SegmentHeader::new(&TopicName::new("orders").unwrap(), 7).encode();
     let mut bytes = header.to_vec();
     frames.into_iter().for_each(|f| bytes.extend(f));

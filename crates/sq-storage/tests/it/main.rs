@@ -12,6 +12,7 @@ mod damage;
 mod disk;
 mod faults;
 mod model;
+mod mutants;
 mod opening;
 mod oracle;
 mod reading;

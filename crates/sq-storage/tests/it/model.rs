@@ -96,8 +96,14 @@ impl Life {
             self.steps += 1;
             let which = self.rng.random_range(0..self.logs.len());
             let mut writer = self.logs[which].writer.take().unwrap();
+            let end = writer.next_offset();
             self.step(which, &mut writer).await;
             writer.allow_writes();
+            let failed = writer.next_offset() == end && self.logs[which].oracle.is_open();
+            if failed && self.rng.random_range(0..6) == 0 {
+                // Before anything else is written.
+                self.machine.fs.crash_after(0);
+            }
             if self.rng.random_range(0..40) == 0 {
                 self.close(which, writer).await;
             } else {
@@ -148,7 +154,7 @@ impl Life {
     fn payload(&mut self) -> Vec<u8> {
         self.appended += 1;
         let mut payload = format!("record {} ", self.appended).into_bytes();
-        if self.rng.random_range(0..12) == 0 {
+        if self.rng.random_range(0..5) == 0 {
             payload.extend(forged(self.rng.random()));
         }
         let lengths = [16, 16, 16, 40, 188, 900, 3_988, 4_000, 4_032];
@@ -381,6 +387,12 @@ fn forged(id: u64) -> Vec<u8> {
     let mut out = BytesMut::with_capacity(FRAME_HEADER_LEN);
     header.encode(&[], &mut out).unwrap();
     out.to_vec()
+}
+
+/// Lives through one seed with such habits. Whether all was as it must be.
+pub(crate) fn survives(seed: u64, habits: Habits) -> bool {
+    let mut life = Life::new(seed, steps_of(seed), habits);
+    catch_unwind(AssertUnwindSafe(|| block_on(life.live()))).is_ok()
 }
 
 /// Lives through one seed; on a failure, says which, and what the disk was asked to do.

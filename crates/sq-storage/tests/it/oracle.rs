@@ -70,6 +70,11 @@ impl Oracle {
         self.end
     }
 
+    /// Whether a record may turn up that was not acknowledged.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// Appends a record and notes what came of it.
     pub(crate) async fn append(&mut self, log: &mut Writer, value: Vec<u8>) -> Result<u64> {
         self.append_at(log, value, 1).await

@@ -1,0 +1,37 @@
+//! Recovery without one of its guards: for tests that show that they would notice.
+
+use std::cell::Cell;
+
+/// A guard of recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// A segment begins where the one before it ends.
+    Continuity,
+    /// A segment ends where its last good frame does, however long the file is.
+    LastFrame,
+    /// A file with something behind its last good frame takes no further append.
+    Tail,
+    /// A frame that is found by search carries the segment's id.
+    SegmentId,
+}
+
+thread_local! {
+    static LACKING: Cell<Option<Guard>> = const { Cell::new(None) };
+}
+
+/// Does something on this thread while recovery lacks a guard.
+pub fn without<T>(guard: Guard, work: impl FnOnce() -> T) -> T {
+    struct Restore;
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LACKING.set(None);
+        }
+    }
+    let _restore = Restore;
+    LACKING.set(Some(guard));
+    work()
+}
+
+pub(super) fn lacks(guard: Guard) -> bool {
+    LACKING.get() == Some(guard)
+}

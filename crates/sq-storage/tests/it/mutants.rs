@@ -1,0 +1,209 @@
+//! What the log guards against, taken away one by one: each time the model test, or a generator made
+//! for it, notices within so many seeds. With everything in place the same seeds pass.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use sq_sim::{Effect, Fault, FileSystem as _, Keep, OpKind};
+use sq_storage::Batch;
+use sq_storage::wal::mutants::{Guard, without};
+
+use crate::damage::{file, frame};
+use crate::disk::{BadHabit, Habits};
+use crate::model;
+use crate::oracle::Oracle;
+use crate::support::{Machine, block_on, segment, value, values};
+
+/// The seeds that it takes to notice, as far as they may be needed.
+const SEEDS: Range<u64> = 0..150;
+
+/// The first of the seeds that does not pass, said aloud.
+fn caught(what: &str, seeds: Range<u64>, passes: impl Fn(u64) -> bool) -> Option<u64> {
+    let caught = seeds.clone().find(|&seed| !passes(seed));
+    println!("{what}: seed {caught:?} of {seeds:?}");
+    caught
+}
+
+fn habit_is_noticed(bad: BadHabit) {
+    let habits = Habits {
+        bad: Some(bad),
+        ..Habits::default()
+    };
+    let seed = caught(&format!("{bad:?}"), SEEDS, |s| model::survives(s, habits));
+    assert!(seed.is_some(), "{bad:?} goes unnoticed");
+}
+
+fn lack_is_noticed(guard: Guard) {
+    let survives = |seed| without(guard, || model::survives(seed, Habits::default()));
+    let seed = caught(&format!("no {guard:?}"), SEEDS, survives);
+    assert!(seed.is_some(), "the lack of {guard:?} goes unnoticed");
+}
+
+#[test]
+fn with_every_guard_in_place_the_same_seeds_pass() {
+    let seed = caught("nothing", SEEDS, |s| model::survives(s, Habits::default()));
+    assert_eq!(seed, None);
+}
+
+#[test]
+fn directories_that_are_not_synced_are_noticed() {
+    habit_is_noticed(BadHabit::ForgetsDirectories);
+}
+
+#[test]
+fn a_sync_that_is_retried_on_the_same_file_is_noticed() {
+    habit_is_noticed(BadHabit::RetriesSyncs);
+}
+
+#[test]
+fn an_opening_that_syncs_without_writing_again_is_noticed() {
+    habit_is_noticed(BadHabit::SkipsKnownBytes);
+}
+
+#[test]
+fn a_file_length_that_is_trusted_is_noticed() {
+    lack_is_noticed(Guard::LastFrame);
+}
+
+#[test]
+fn a_search_for_frames_of_any_segment_is_noticed() {
+    lack_is_noticed(Guard::SegmentId);
+}
+
+/// Two segments of which the newer one's bytes and the older one's last ones were written and not
+/// synced, and then the power failed. The log's own writer syncs the older one first.
+fn joins_rightly(seed: u64, keep: Keep) -> bool {
+    let machine = Machine::new(seed);
+    let opened = catch_unwind(AssertUnwindSafe(|| {
+        block_on(async {
+            let frames = |r: Range<u64>| r.map(|n| frame(1, 0, n, n.min(90), &value(n)));
+            let durable = file(frames(0..90));
+            let later = file((100..105).map(|n| frame(2, 1, n, 90, &value(n))));
+            machine.fs.write_file(segment(0), durable.clone()).unwrap();
+            let fs = machine.fs.for_this_process();
+            let old = fs.open(&segment(0)).await.unwrap();
+            let tail = frames(90..100).collect::<Vec<_>>().concat();
+            old.write_at(durable.len() as u64, &[tail.into()])
+                .await
+                .unwrap();
+            let new = fs.create_new(&segment(100)).await.unwrap();
+            new.write_at(0, &[later.into()]).await.unwrap();
+            machine.fs.power_loss(keep);
+
+            let mut log = machine.open().await;
+            assert_eq!(log.recovery_report().damage, []);
+            let found = values(&log.reader()).await;
+            assert!((90..=105).contains(&found.len()));
+            assert!(found.iter().zip(0..).all(|(v, n)| *v == value(n)));
+            let next = log.append(None, b"next", &[], 0).await.unwrap();
+            assert_eq!(next, found.len() as u64);
+        });
+    }));
+    opened.is_ok()
+}
+
+#[test]
+fn segments_that_do_not_join_are_noticed() {
+    let seeds = 0..200;
+    let alike = |seed| joins_rightly(seed, Keep::Sectors);
+    assert_eq!(caught("nothing", seeds.clone(), alike), None);
+    let lacking = |keep| move |seed| without(Guard::Continuity, || joins_rightly(seed, keep));
+    let seed = caught("no Continuity", seeds.clone(), lacking(Keep::Sectors));
+    assert!(seed.is_some());
+    // Where nothing un-synced ever survives, there is nothing to notice.
+    assert_eq!(caught("no Continuity", seeds, lacking(Keep::None)), None);
+}
+
+/// Frames that fill a page each, so that nothing is padded, written together; the power fails before
+/// they are durable, and what is appended then is as long as what was lost.
+fn goes_on_rightly(seed: u64) -> bool {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let machine = Machine::new(seed);
+    let mut count = 0..;
+    let mut page = |len: usize| Batch {
+        payload: vec![vec![count.next().unwrap_or(0); len - 64].into()],
+        record_count: 1,
+        max_timestamp_ms: 0,
+        leader_epoch: 0,
+    };
+    let right = catch_unwind(AssertUnwindSafe(|| {
+        block_on(async {
+            let mut oracle = Oracle::default();
+            let mut log = machine.open().await;
+            let first = [page(4096 - 32)];
+            oracle.append_batches(&mut log, &first).await.unwrap();
+            for _ in 0..4 {
+                let batches: Vec<_> = (0..rng.random_range(2..5)).map(|_| page(4096)).collect();
+                let crash = Fault::new(Effect::Crash { bytes: 0 });
+                machine.fs.inject(crash.on(&[OpKind::SyncData]));
+                oracle.append_batches(&mut log, &batches).await.unwrap_err();
+                machine.fs.power_loss(Keep::Sectors);
+                log = machine.open().await;
+                oracle.check(&log).await;
+                for _ in 0..rng.random_range(1..4) {
+                    let next = [page(4096)];
+                    oracle.append_batches(&mut log, &next).await.unwrap();
+                }
+                machine.fs.power_loss(Keep::Mixed);
+                log = machine.open().await;
+                assert_eq!(log.recovery_report().damage, []);
+                oracle.check(&log).await;
+            }
+        });
+    }));
+    right.is_ok()
+}
+
+#[test]
+fn an_append_in_front_of_what_a_tear_left_is_noticed() {
+    let seeds = 0..100;
+    assert_eq!(caught("nothing", seeds.clone(), goes_on_rightly), None);
+    let lacking = |seed| without(Guard::Tail, || goes_on_rightly(seed));
+    assert!(caught("no Tail", seeds, lacking).is_some());
+}
+
+/// The newest record rots before a mark covers it, so that it passes for a tear. Nothing was told of
+/// it, but its bytes may be all that there is of a record that was acknowledged: whatever comes after,
+/// they have to be where they were.
+fn keeps_what_passes_for_a_tear(seed: u64, bad: Option<BadHabit>) -> bool {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut machine = Machine::new(seed).with_segment_bytes(900);
+    machine.habits.bad = bad;
+    let kept = catch_unwind(AssertUnwindSafe(|| {
+        block_on(async {
+            let mut log = machine.open().await;
+            let mut oracle = Oracle::default();
+            for n in 0..rng.random_range(1..9) {
+                oracle.append(&mut log, value(n)).await.unwrap();
+            }
+            drop(log);
+            let newest = machine.segments().pop().unwrap();
+            let at = 32 + rng.random_range(0..64);
+            machine
+                .fs
+                .flip_bit(&newest, at, rng.random_range(0..8))
+                .unwrap();
+            let before = machine.fs.read_file(&newest).unwrap();
+            let mut log = machine.open().await;
+            for n in 0..3 {
+                log.append(None, &value(n), &[], 0).await.unwrap();
+            }
+            assert_eq!(machine.fs.read_file(&newest).unwrap(), before);
+        });
+    }));
+    kept.is_ok()
+}
+
+#[test]
+fn a_file_that_takes_the_name_of_another_is_noticed() {
+    let seeds = 0..40;
+    let alike = |seed| keeps_what_passes_for_a_tear(seed, None);
+    assert_eq!(caught("nothing", seeds.clone(), alike), None);
+    let bad = Some(BadHabit::OverwritesNames);
+    let seed = caught("OverwritesNames", seeds, |s| {
+        keeps_what_passes_for_a_tear(s, bad)
+    });
+    assert!(seed.is_some());
+}
