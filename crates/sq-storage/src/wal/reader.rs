@@ -199,14 +199,10 @@ impl<F: FileSystem> LogReader<F> {
                 .map(|s| s.name.base_offset)
                 .find(|base| *base > offset);
             let within = match self.segment_at(offset) {
-                // A file that is missing or can't be indexed has no place to go on from.
-                Some(segment) => match self.index(&segment).await {
-                    Ok(index) => lock(index).at_or_behind_offset(offset + 1),
-                    Err(_) => None,
-                },
+                // A file that is missing or can't be read has no place to go on from.
+                Some(segment) => self.next_behind(&segment, offset).await.unwrap_or(None),
                 None => None,
             };
-            let within = within.map(|(next, _)| next);
             offset = within.or(later).unwrap_or_else(|| self.end_offset());
         }
         Ok(self.end_offset())
@@ -247,37 +243,61 @@ impl<F: FileSystem> LogReader<F> {
     async fn find_from(
         &self,
         segment: &Segment,
-        (mut offset, mut position): (u64, u64),
+        (offset, position): (u64, u64),
         timestamp_ms: i64,
         end: u64,
     ) -> Result<Option<StoredFrame>, ReadError> {
         let handle = self.handle(segment).await?;
+        let window = Window::new(&**handle, segment.extent().bytes);
+        let mut walk = Walk::from(window, position, Some(segment.id), offset);
         loop {
-            let window = Window::new(&**handle, segment.extent().bytes);
-            let mut walk = Walk::from(window, position, Some(segment.id), offset);
-            let damaged = loop {
-                match self.step(&mut walk, segment, end).await {
-                    Ok(None) => return Ok(None),
-                    Ok(Some((_, frame))) => {
-                        let FrameHeader {
-                            record_count,
-                            max_timestamp_ms,
-                            ..
-                        } = frame.header;
-                        if record_count > 0 && max_timestamp_ms >= timestamp_ms {
-                            return Ok(Some(frame.into()));
-                        }
-                    }
-                    Err(ReadError::Damaged(_)) => break walk.expected.offset,
-                    Err(e) => return Err(e),
+            let found = match self.step(&mut walk, segment, end).await {
+                Err(ReadError::Damaged(_)) if walk.skip().await.map_err(read_error(segment))? => {
+                    continue;
                 }
+                Ok(None) | Err(ReadError::Damaged(_)) => return Ok(None),
+                Ok(Some((_, frame))) => frame,
+                Err(e) => return Err(e),
             };
-            let next = lock(self.index(segment).await?).at_or_behind_offset(damaged);
-            let Some(next) = next.filter(|(_, next)| *next > position) else {
-                return Ok(None);
-            };
-            (offset, position) = next;
+            if found.header.record_count > 0 && found.header.max_timestamp_ms >= timestamp_ms {
+                return Ok(Some(found.into()));
+            }
         }
+    }
+
+    /// Where the first frame of a segment behind `offset` begins, past what is damaged.
+    async fn next_behind(&self, segment: &Segment, offset: u64) -> Result<Option<u64>, ReadError> {
+        let end = segment.extent().end_offset;
+        let mut walk = self.walk_to(segment, offset, READ_AHEAD_LEN).await?;
+        loop {
+            match self.step(&mut walk, segment, end).await {
+                Err(ReadError::Damaged(_)) if walk.skip().await.map_err(read_error(segment))? => {}
+                Ok(Some((_, Frame { header, .. }))) => {
+                    if header.base_offset > offset && header.record_count > 0 {
+                        return Ok(Some(header.base_offset));
+                    }
+                }
+                Ok(None) | Err(ReadError::Damaged(_)) => return Ok(None),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// A walk from the nearest place known at or before `offset`, which reads so many bytes at once.
+    async fn walk_to<'s>(
+        &self,
+        segment: &'s Segment,
+        offset: u64,
+        piece_len: usize,
+    ) -> Result<Walk<'s>, ReadError> {
+        let bytes = segment.extent().bytes;
+        let place = lock(self.index(segment).await?).before_offset(offset);
+        // Without a place that is known, damage at the very start is found by walking into it.
+        let start = (segment.name.base_offset, SEGMENT_HEADER_LEN as u64);
+        let (first, position) = place.unwrap_or(start);
+        let handle = self.handle(segment).await?;
+        let window = Window::new(&**handle, bytes).with_piece_len(piece_len);
+        Ok(Walk::from(window, position, Some(segment.id), first))
     }
 
     /// The first frame with the greatest timestamp of the log; `None` if the log is empty.
@@ -314,16 +334,23 @@ impl<F: FileSystem> LogReader<F> {
         left: &mut usize,
         frames: &mut Vec<StoredFrame>,
     ) -> Result<(), ReadError> {
-        let extent = segment.extent();
-        let place = lock(self.index(segment).await?).before_offset(offset);
-        // Without a place that is known, damage at the very start is found by walking into it.
-        let start = (segment.name.base_offset, SEGMENT_HEADER_LEN as u64);
-        let (first, position) = place.unwrap_or(start);
-        let handle = self.handle(segment).await?;
+        let end = segment.extent().end_offset;
         let piece = left.saturating_add(READ_AHEAD_LEN);
-        let window = Window::new(&**handle, extent.bytes).with_piece_len(piece);
-        let mut walk = Walk::from(window, position, Some(segment.id), first);
-        while let Some((_, frame)) = self.step(&mut walk, segment, extent.end_offset).await? {
+        let mut walk = self.walk_to(segment, offset, piece).await?;
+        loop {
+            let frame = match self.step(&mut walk, segment, end).await {
+                Ok(Some((_, frame))) => frame,
+                Ok(None) => break,
+                // What is damaged may lie in front of what is wanted.
+                Err(ReadError::Damaged(e)) if frames.is_empty() => {
+                    let found = walk.skip().await.map_err(read_error(segment))?;
+                    if !found || walk.expected.offset > offset {
+                        return Err(ReadError::Damaged(e));
+                    }
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
             if frame.header.end_offset() <= offset || frame.header.record_count == 0 {
                 continue;
             }

@@ -1,6 +1,7 @@
 //! Walking the frames of a segment file, and searching what lies behind the last good one.
 
 use std::io;
+use std::ops::Range;
 
 use bytes::Bytes;
 use sq_sim::FileHandle;
@@ -216,6 +217,18 @@ impl<'a> Walk<'a> {
         self.expected.offset = frame.header.end_offset();
         Ok(Ok((position, frame)))
     }
+
+    /// Goes to the next frame of the segment that can be found behind what the walk stopped at.
+    /// Whether there is one.
+    pub(super) async fn skip(&mut self) -> io::Result<bool> {
+        let Window { file, limit, .. } = self.window;
+        let (found, _) = search(file, self.position..limit, limit, self.expected).await?;
+        if let Some((position, header)) = &found {
+            self.position = *position;
+            self.expected.offset = header.base_offset;
+        }
+        Ok(found.is_some())
+    }
 }
 
 /// A stretch of a segment's frames, each right behind the one before it.
@@ -293,7 +306,8 @@ pub(super) async fn walk_runs(
             known => known,
         };
         let expected = Expected { id, ..expected };
-        let (found, has_data) = search(scope, end_position, expected).await?;
+        let range = end_position..limit;
+        let (found, has_data) = search(file, range, scope.max_zeros, expected).await?;
         let Some((position, header)) = found else {
             return Ok(Runs {
                 runs,
@@ -326,22 +340,18 @@ async fn told_id(window: &mut Window<'_>, position: u64, offset: u64) -> io::Res
     }
 }
 
-/// Searches from `start` on, at any position, for a frame that carries the segment's id and does not
+/// Searches a range of a file, at any position, for a frame that carries the segment's id and does not
 /// fall behind the offset expected, until `max_zeros` bytes in a row were zero or the file ends. Says
 /// also whether there is anything but zeros. Where the id is not known, no frame counts.
 ///
 /// A frame that a client put into a record's value does not count: it can't know the id.
 async fn search(
-    scope: Scope<'_>,
-    start: u64,
+    file: &dyn FileHandle,
+    range: Range<u64>,
+    max_zeros: u64,
     expected: Expected,
 ) -> io::Result<(Option<(u64, FrameHeader)>, bool)> {
-    let Scope {
-        file,
-        limit,
-        max_zeros,
-        ..
-    } = scope;
+    let Range { start, end: limit } = range;
     let mut window = Window::new(file, limit);
     let mut has_data = false;
     let (mut position, mut last_data) = (start, start);

@@ -106,12 +106,6 @@ impl Index {
         self.max_timestamp_ms = self.max_timestamp_ms.max(Some(header.max_timestamp_ms));
     }
 
-    /// The first place noted at or behind `offset`.
-    pub(super) fn at_or_behind_offset(&self, offset: u64) -> Option<(u64, u64)> {
-        let before = self.entries.partition_point(|e| e.offset < offset);
-        self.entries.get(before).map(|e| (e.offset, e.position))
-    }
-
     /// A frame at or before the one that holds `offset`: its offset and position.
     pub(super) fn before_offset(&self, offset: u64) -> Option<(u64, u64)> {
         let behind = self.entries.partition_point(|e| e.offset <= offset);

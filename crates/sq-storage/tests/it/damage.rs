@@ -475,6 +475,39 @@ fn rot_behind_which_a_later_frame_tells_is_damage_not_a_tear() {
 }
 
 #[test]
+fn rot_while_a_segment_is_open_hides_no_neighbour() {
+    // The places of frames were known from the time before, one for every 32 KiB. A reader walked
+    // from such a place into the damage, and what stood behind it was out of reach until a restart.
+    for sealed in [false, true] {
+        block_on(async {
+            let machine = Machine::new(35);
+            let mut log = machine.open().await;
+            for n in 0..9 {
+                log.append(None, &value(n), &[], 100 * n).await.unwrap();
+            }
+            let reader = log.reader();
+            if sealed {
+                log.close_active_segment().await.unwrap();
+            }
+            assert_eq!(readable(&reader).await.len(), 9);
+            for hit in [4, 5, 0, 8] {
+                let at = SEGMENT_HEADER_LEN + (0..hit).map(frame_len).sum::<usize>() + 70;
+                machine.fs.flip_bit(segment(0), at as u64, 3).unwrap();
+            }
+            assert_eq!(readable(&reader).await, [1, 2, 3, 6, 7]);
+            for (from, next) in [(0, 1), (1, 1), (4, 6), (5, 6), (8, 9)] {
+                assert_eq!(reader.skip_damage(from).await.unwrap(), next);
+            }
+            for (wanted, expected) in [(0, 1), (250, 3), (301, 6), (700, 7)] {
+                let found = reader.find_by_timestamp(wanted).await.unwrap();
+                assert_eq!(found.unwrap().base_offset, expected, "{wanted}");
+            }
+            assert_eq!(reader.find_by_timestamp(701).await.unwrap(), None);
+        });
+    }
+}
+
+#[test]
 fn timestamps_are_found_past_damage() {
     block_on(async {
         let machine = Machine::new(33);
