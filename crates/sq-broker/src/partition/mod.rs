@@ -109,7 +109,7 @@ impl fmt::Display for PartitionId {
 /// Why a partition cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// It could not be opened; the next start tries again.
+    /// It could not be opened; it is tried again after a while.
     #[error("the log could not be opened: {0}")]
     Failed(Arc<str>),
     /// It was closed: the topic is deleted or the broker stops.

@@ -5,10 +5,10 @@ use std::time::Duration;
 use sq_sim::Instant;
 
 /// How long it is left alone at first.
-const FIRST: Duration = Duration::from_secs(1);
+pub(super) const FIRST: Duration = Duration::from_secs(1);
 
 /// The longest that it is left alone.
-const LONGEST: Duration = Duration::from_mins(5);
+pub(super) const LONGEST: Duration = Duration::from_mins(5);
 
 /// The pauses of a log that becomes read-only after several failed writes in a row.
 ///

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use super::append::{AppendError, Appended};
 use super::group::{Entry, Group};
 use super::open::{self, Opened};
-use super::pause::Pause;
+use super::pause::{self, Pause};
 use super::snapshots::Snapshots;
 use super::{Close, Command, PartitionEnv, PartitionId, QueuedAppend, Shared, State, Unavailable};
 use crate::producers::{Admission, ProducerTable};
@@ -44,53 +44,67 @@ struct Task<F: FileSystem> {
 }
 
 impl<F: FileSystem> Start<F> {
+    /// Opens the log and serves it. One that can't be opened is tried again after a pause, and after
+    /// longer ones: what was short then, open files or memory, may be there now.
     pub(super) async fn run(mut self) {
-        let opened = {
-            // The semaphore is never closed; should it be, opening goes on unbounded.
-            let _permit = self.env.opening.acquire().await;
-            open::open(&self.env, &self.id, self.config.clone(), &self.directory).await
-        };
-        match opened {
-            Ok(Opened {
-                writer,
-                producers,
-                snapshot,
-            }) => {
-                let reader = writer.reader_through(Arc::clone(&self.env.fs));
-                self.state.send_replace(State::Open(reader.clone()));
-                let state = self.state;
-                let fs = Arc::clone(&self.env.fs);
-                let mut task = Task {
-                    snapshots: Snapshots::new(fs, self.id.clone(), self.directory, snapshot),
-                    env: self.env,
-                    id: self.id,
-                    commands: self.commands,
-                    held_back: None,
-                    shared: Arc::clone(&self.shared),
-                    reader,
-                    writer,
-                    producers,
-                    unmarked: false,
-                    pause: Pause::default(),
-                };
-                let close = task.run().await;
-                state.send_replace(State::Unavailable(Unavailable::Closed));
-                self.shared.waiters.wake();
-                task.end(close).await;
+        let mut pause = pause::FIRST;
+        loop {
+            let reason = match self.open().await {
+                Ok(opened) => return self.serve(opened).await,
+                Err(reason) => reason,
+            };
+            tracing::error!(id = %self.id, reason, ?pause, "partition could not be opened");
+            let reason: Arc<str> = reason.into();
+            let failed = Unavailable::Failed(Arc::clone(&reason));
+            self.state.send_replace(State::Unavailable(failed));
+            self.shared.waiters.wake();
+            tokio::select! {
+                biased;
+                () = refuse_all(&mut self.commands, &reason) => return,
+                () = self.env.clock.sleep(pause) => {}
             }
-            Err(reason) => {
-                tracing::error!(id = %self.id, reason, "partition could not be opened");
-                let reason: Arc<str> = reason.into();
-                let failed = Unavailable::Failed(Arc::clone(&reason));
-                self.state.send_replace(State::Unavailable(failed));
-                self.shared.waiters.wake();
-                refuse_all(&mut self.commands, &reason).await;
-            }
+            pause = (pause * 2).min(pause::LONGEST);
         }
+    }
+
+    async fn open(&self) -> Result<Opened<F>, String> {
+        // The semaphore is never closed; should it be, opening goes on unbounded.
+        let _permit = self.env.opening.acquire().await;
+        open::open(&self.env, &self.id, self.config.clone(), &self.directory).await
+    }
+
+    async fn serve(self, opened: Opened<F>) {
+        let Opened {
+            writer,
+            producers,
+            snapshot,
+        } = opened;
+        let reader = writer.reader_through(Arc::clone(&self.env.fs));
+        self.state.send_replace(State::Open(reader.clone()));
+        let state = self.state;
+        let fs = Arc::clone(&self.env.fs);
+        let mut task = Task {
+            snapshots: Snapshots::new(fs, self.id.clone(), self.directory, snapshot),
+            env: self.env,
+            id: self.id,
+            commands: self.commands,
+            held_back: None,
+            shared: Arc::clone(&self.shared),
+            reader,
+            writer,
+            producers,
+            unmarked: false,
+            pause: Pause::default(),
+        };
+        let close = task.run().await;
+        state.send_replace(State::Unavailable(Unavailable::Closed));
+        self.shared.waiters.wake();
+        task.end(close).await;
     }
 }
 
-/// Answers for a partition that has no log, until it is closed.
+/// Answers for a partition that has no log, until it is closed or nobody has a handle of it. Dropping
+/// the future loses no command.
 async fn refuse_all(commands: &mut mpsc::Receiver<Command>, reason: &Arc<str>) {
     while let Some(command) = commands.recv().await {
         match command {

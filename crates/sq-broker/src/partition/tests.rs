@@ -470,6 +470,33 @@ fn a_partition_that_does_not_open_says_so_to_everybody() {
 }
 
 #[test]
+fn a_partition_that_did_not_open_for_want_of_files_opens_once_there_are_some() {
+    // A broker that started with few open files allowed, while clients connected, could not open one
+    // of its partitions, and refused every request for it until it was started again.
+    block_on(async {
+        let machine = Machine::new(1);
+        let partition = machine.start();
+        append(&partition, 0, 1).await.unwrap();
+        close(&partition).await;
+
+        machine.fs.set_max_open_files(Some(0));
+        let partition = machine.start();
+        let error = partition.reader().await.unwrap_err();
+        assert!(matches!(error, Unavailable::Failed(_)), "{error}");
+        machine.fs.set_max_open_files(None);
+        assert!(append(&partition, 1, 1).await.is_err(), "there is a pause");
+        machine.clock.advance(Duration::from_secs(1));
+        while partition.is_unavailable() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(append(&partition, 1, 1).await, Ok(1));
+        assert_eq!(end(&partition).await, 2);
+        close(&partition).await;
+        assert_eq!(append(&partition, 2, 1).await, Err(AppendError::Closed));
+    });
+}
+
+#[test]
 fn what_was_queued_before_a_close_is_stored_and_nothing_after() {
     block_on(async {
         let machine = Machine::new(1);
