@@ -201,11 +201,16 @@ async fn first_since<F: FileSystem>(
             return Ok(Found::NOTHING);
         };
         next = last.end_offset();
-        let mut late_enough = frames
+        let late_enough = frames
             .iter()
             .filter(|frame| frame.max_timestamp_ms >= timestamp);
-        if let Some(found) = late_enough.find_map(|f| look_into(broker, f, timestamp)) {
-            return Ok(found);
+        for frame in late_enough {
+            if let Some(found) = look_into(broker, frame, timestamp) {
+                return Ok(found);
+            }
+            // A batch of a few kilobytes can take milliseconds to decompress, and a search can meet
+            // hundreds of them: others have their turn in between.
+            tokio::task::yield_now().await;
         }
     }
 }

@@ -374,12 +374,19 @@ fn damage_is_reported_where_it_is_and_nowhere_else() {
         assert_eq!(client.end("t").await, 10);
         assert_eq!(client.append("t", Batch::of(1).bytes()).await, 10);
         let mut request = fetch("t", 0, 0);
-        let topic = FetchTopic::default().with_topic(name("t"));
+        assert_eq!(client.create("well", 1, &[]).await, 0);
+        client.append("well", Batch::of(1).bytes()).await;
+        let topic = FetchTopic::default().with_topic(name("well"));
         request
             .topics
-            .push(topic.with_partitions(vec![fetch_partition(0, 9, 1 << 20)]));
+            .push(topic.with_partitions(vec![fetch_partition(0, 0, 1 << 20)]));
         let response = client.call(FETCH, &request).await;
-        assert_eq!(response.responses[1].partitions[0].error_code, 0);
+        let codes = response
+            .responses
+            .iter()
+            .map(|t| t.partitions[0].error_code);
+        let damaged = code(ResponseError::CorruptMessage);
+        assert_eq!(codes.collect::<Vec<_>>(), [damaged, 0]);
         broker.stop().await;
     });
 }

@@ -143,7 +143,7 @@ fn half_a_request_is_not_waited_for_for_ever() {
             }
         }
         assert!(
-            clock.elapsed() > Duration::from_mins(10),
+            clock.elapsed() >= Duration::from_mins(10),
             "a silent connection has ten minutes"
         );
         broker.stop().await;

@@ -224,6 +224,31 @@ fn a_stop_answers_also_what_more_requests_than_are_taken_at_once_wait_behind() {
 }
 
 #[test]
+fn a_partition_that_a_fetch_names_many_times_is_read_once() {
+    // A fetch that named a partition two hundred thousand times had each append to it read as often,
+    // and kept a processor busy for ten seconds after its client had gone.
+    block_on(async {
+        let broker = TestBroker::start().await;
+        let mut client = broker.client_with("t").await;
+        client.append("t", Batch::of(2).bytes()).await;
+        let mut request = fetch("t", 0, 0);
+        let topic = request.topics[0].clone();
+        request.topics[0].partitions = vec![topic.partitions[0].clone(); MANY as usize];
+        request.topics.push(topic);
+        let response = client.call(FETCH, &request).await;
+        let named: Vec<usize> = response
+            .responses
+            .iter()
+            .map(|topic| topic.partitions.len())
+            .collect();
+        assert_eq!(named, [1, 0]);
+        let records = response.responses[0].partitions[0].records.clone();
+        assert_eq!(values(records).len(), 2);
+        broker.stop().await;
+    });
+}
+
+#[test]
 fn a_request_weighs_what_its_elements_come_to() {
     // Forty requests of half a megabyte, each a list of names of one letter, became a gigabyte.
     let keys = vec![StrBytes::from_static_str("a"); MANY as usize];

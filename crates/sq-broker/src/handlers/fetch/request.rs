@@ -1,5 +1,6 @@
 //! A fetch request, resolved against the topics there are.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ impl<F: FileSystem> Fetch<F> {
         let current = broker.topics.current();
         let mut topics = Vec::with_capacity(request.topics.len());
         let mut wanted = Vec::new();
+        let mut first_named = HashMap::new();
+        let mut seen = HashSet::new();
         for (index, topic) in request.topics.into_iter().enumerate() {
             let found = if version >= BY_ID {
                 current
@@ -67,12 +70,15 @@ impl<F: FileSystem> Fetch<F> {
                     .ok_or(ResponseError::UnknownTopicOrPartition)
             };
             let found = found.map(Arc::clone);
-            wanted.extend(
-                topic
-                    .partitions
-                    .iter()
-                    .map(|p| Wanted::new(index, p, found.clone())),
-            );
+            // A partition that is named again is read once, as by Kafka: else a request could have the
+            // same bytes read a hundred thousand times.
+            let key = (topic.topic.clone(), topic.topic_id);
+            let first = *first_named.entry(key).or_insert(index);
+            let new = topic
+                .partitions
+                .iter()
+                .filter(|p| seen.insert((first, p.partition)));
+            wanted.extend(new.map(|p| Wanted::new(index, p, found.clone())));
             topics.push((topic.topic, topic.topic_id));
         }
         let max_bytes = size(request.max_bytes).min(broker.config.limits.max_fetch_bytes);
