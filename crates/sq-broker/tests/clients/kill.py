@@ -170,10 +170,8 @@ def main():
         for number in range(1, options.rounds + 1):
             began = time.monotonic()
             problems, said = kills.round(number)
-            print(
-                f"round {number}: {'FAILED' if problems else 'ok'}, {said}, {time.monotonic() - began:.1f} s",
-                flush=True,
-            )
+            verdict = "FAILED" if problems else "ok"
+            print(f"round {number}: {verdict}, {said}, {time.monotonic() - began:.1f} s", flush=True)
             for problem in problems:
                 print(f"    {problem}", flush=True)
             passed, failed = passed + (not problems), failed + bool(problems)

@@ -119,9 +119,12 @@ def main():
             for codec, mode in columns:
                 outcome = run_cell(broker, kind, codec, mode, options, scratch, tally)
                 outcomes[kind.name, codec, mode[0]] = outcome
+                broker.check_alive()
         print_matrix(outcomes, kinds, columns)
         topics = ["-".join(key) for key, outcome in outcomes.items() if not outcome.failed()]
         check_restart(broker, topics, tally)
+    except BrokerFailed as error:
+        tally.check("the broker runs", [error])
     finally:
         broker.discard()
     if tally.failed:

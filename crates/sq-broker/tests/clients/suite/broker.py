@@ -55,6 +55,10 @@ class Broker:
                     raise self._fail(f"no answer {timeout} s after its start: {error}") from None
                 time.sleep(0.01)
 
+    def check_alive(self):
+        if self._process.poll() is not None:
+            raise self._fail(f"it ended in the middle of the run, exit {self._process.returncode}")
+
     def kill(self):
         """SIGKILL: no handler runs, nothing is flushed."""
         if self._process.poll() is not None:
@@ -82,9 +86,8 @@ class Broker:
         """Runs a `sq` command; returns what it printed."""
         done = subprocess.run([self.sq, *words], capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
-            raise BrokerFailed(
-                f"sq {' '.join(words)}: exit {done.returncode}\n{done.stdout[-1000:]}{done.stderr[-1000:]}"
-            )
+            said = done.stdout[-1000:] + done.stderr[-1000:]
+            raise BrokerFailed(f"sq {' '.join(words)}: exit {done.returncode}\n{said}")
         return done.stdout
 
     def create_topic(self, topic, partitions, settings):
