@@ -38,6 +38,8 @@ static ZERO_PAGE: [u8; PAGE_LEN] = [0; PAGE_LEN];
 /// while a write was under way, end the file; the next append goes to a fresh one.
 ///
 /// Two writers on one partition at a time would destroy each other's work: lock the data directory.
+/// For the same reason, open a partition again within a process only once no dropped call's operation
+/// can still be under way: where a file system has threads of its own, such an operation goes on.
 pub struct WalWriter<F: FileSystem> {
     fs: Arc<F>,
     config: WalConfig,

@@ -466,3 +466,31 @@ fn a_dropped_append_ends_its_file_only_if_it_was_writing() {
         assert!(syncs.iter().any(|op| op.kind == OpKind::SyncData));
     });
 }
+
+#[test]
+fn a_segment_that_a_dropped_call_closed_is_told_of_later() {
+    // The call took it out of the list first, and whoever followed the list never heard of it.
+    for polls in 0.. {
+        let done = block_on(async {
+            let machine = Machine::new(13);
+            let mut log = machine.open().await;
+            log.append(None, b"a", &[], 0).await.unwrap();
+            let closed = poll_n_then_drop(log.close_active_segment(), polls).await;
+            let done = closed.is_some();
+            let mut told: Vec<_> = closed.into_iter().filter_map(Result::unwrap).collect();
+            log.append(None, b"b", &[], 0).await.unwrap();
+            told.extend(log.take_closed());
+            let segments = machine.segments();
+            let ended = &segments[..segments.len() - 1];
+            assert_eq!(
+                told.iter().map(|c| &c.path).collect::<Vec<_>>(),
+                ended.iter().collect::<Vec<_>>()
+            );
+            done
+        });
+        if done {
+            assert!(polls > 4);
+            break;
+        }
+    }
+}

@@ -181,10 +181,10 @@ impl<F: FileSystem> WalWriter<F> {
             });
         }
         let filled = self.take_active();
-        let closed = self.closed.pop();
         cut_padding(filled).await;
         self.list_in_manifest().await;
-        Ok(closed)
+        // Taken out last: a call that is dropped leaves it to `take_closed`.
+        Ok(self.closed.pop())
     }
 }
 
