@@ -192,6 +192,14 @@ impl Chain {
         self.links.last().map_or(0, |l| l.extent.end_offset)
     }
 
+    /// Whether the log ends where it does on the manifest's word alone, or something was lost by it.
+    pub(super) fn relies_on_manifest(&self) -> bool {
+        let unread = |candidate: &Candidate| candidate.scan.is_none();
+        self.links.last().is_some_and(|l| unread(&l.candidate))
+            || self.links.iter().any(|l| !l.damage.is_empty())
+            || self.empty.iter().any(unread)
+    }
+
     /// Ends the last segment where another begins.
     fn bound_last(&mut self, evidence: Known, base: u64) -> Result<()> {
         let Some(last) = self.links.pop() else {

@@ -209,6 +209,31 @@ pub async fn read_manifest<F: FileSystem>(fs: &F, dir: &Path) -> io::Result<Mani
     Ok(ManifestContent::decode(&file.read_at(0, len).await?))
 }
 
+/// Writes a manifest that was found again in place, and syncs it: what it says may have been in the
+/// page cache only, or its sync may have failed.
+///
+/// # Errors
+/// The file system's, and where the manifest does not say any more what was found.
+pub(super) async fn rewrite<F: FileSystem>(
+    fs: &F,
+    dir: &Path,
+    found: &ManifestContent,
+) -> io::Result<()> {
+    let file = match fs.open(&dir.join(MANIFEST_NAME)).await {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let len = usize::try_from(file.len().await?).unwrap_or(usize::MAX);
+    let bytes = file.read_at(0, len).await?;
+    if ManifestContent::decode(&bytes) != *found {
+        return Err(io::Error::other(
+            "the manifest changed while the log was being opened",
+        ));
+    }
+    file.write_at(0, &[bytes]).await?;
+    file.sync_data().await
+}
+
 /// The manifest of an open partition.
 #[derive(Debug)]
 pub(super) struct Manifest {

@@ -209,7 +209,7 @@ pub(super) async fn recover<F: FileSystem>(
             .set_aside
             .push(set_aside(fs, &candidate.path, &names).await?);
     }
-    make_durable(fs, place, &chain, &names, &mut report).await?;
+    make_durable(fs, place, &chain, &names, &found, &mut report).await?;
     report.unacknowledged_tail = chain.links.last().and_then(|l| l.tail.clone());
     report.damage = chain
         .links
@@ -455,6 +455,7 @@ async fn make_durable<F: FileSystem>(
     place: &Place,
     chain: &Chain,
     names: &[(OsString, u64)],
+    found: &ManifestContent,
     report: &mut RecoveryReport,
 ) -> Result<()> {
     for link in &chain.links {
@@ -471,6 +472,10 @@ async fn make_durable<F: FileSystem>(
         let frames = scan.unproven.iter().filter(counts).copied();
         let rewritten = rewrite(&*scan.file, id, frames).await;
         report.bytes_rewritten += rewritten.map_err(Error::io("rewrite", &link.candidate.path))?;
+    }
+    if chain.relies_on_manifest() {
+        let written = manifest::rewrite(fs, &place.dir, found).await;
+        written.map_err(Error::io("rewrite", place.dir.join(MANIFEST_NAME)))?;
     }
     if names.is_empty() {
         return Ok(());

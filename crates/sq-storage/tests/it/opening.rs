@@ -385,3 +385,41 @@ fn a_removal_is_durable_before_the_manifest_forgets_the_segment() {
         }
     }
 }
+
+#[test]
+fn an_end_that_only_the_manifest_tells_is_durable_before_it_is_told() {
+    // An append was dropped, or its sync failed, and the log was closed without it: the manifest's last
+    // line said where its segment ends. The process crashed before that line was synced, opening went
+    // by it all the same, and after a power loss there was a record behind the end that had been told.
+    for first_of_segment in [false, true] {
+        for at in 0.. {
+            let whole = block_on(async {
+                let machine = Machine::new(9);
+                let mut oracle = Oracle::default();
+                let mut log = machine.open().await;
+                oracle.append(&mut log, value(0)).await.unwrap();
+                if first_of_segment {
+                    log.close_active_segment().await.unwrap();
+                }
+                let fault = Fault::new(Effect::FailSync(SyncFailure::Kept));
+                let fault = fault.on(&[OpKind::SyncData]).path_ends_with(".wal");
+                machine.fs.inject(fault);
+                oracle.append(&mut log, value(1)).await.unwrap_err();
+                machine.fs.crash_after(at);
+                let whole = log.close().await.is_ok() && !machine.fs.is_crashed();
+                machine.fs.process_crash();
+                // The lines may be written anew in vain, too.
+                let anew = Fault::new(Effect::Fail(Errno::NoSpace)).on(&[OpKind::CreateNew]);
+                machine.fs.inject(anew);
+                oracle.check(&machine.open().await).await;
+                machine.fs.power_loss(Keep::None);
+                oracle.check(&machine.open().await).await;
+                whole
+            });
+            if whole {
+                assert!(at > 1);
+                break;
+            }
+        }
+    }
+}
