@@ -226,6 +226,29 @@ fn a_successor_that_survived_its_predecessors_tail_is_set_aside() {
 }
 
 #[test]
+fn a_segment_that_was_set_aside_does_not_come_back() {
+    // Its new name was not durable. The log went on in the old segment, past the offset at which the
+    // other began; the power brought that back, and it hid what had been acknowledged behind it.
+    block_on(async {
+        let machine = Machine::new(36);
+        let old = file((0..9).map(|n| frame(1, 0, n, n, &value(n))));
+        let later = file((10..12).map(|n| frame(2, 1, n, 9, b"later")));
+        machine.fs.write_file(segment(0), old).unwrap();
+        machine.fs.write_file(segment(10), later).unwrap();
+        let mut log = machine.open().await;
+        assert_eq!(log.next_offset(), 9);
+        assert_eq!(log.recovery_report().set_aside.len(), 1);
+        for n in 9..15 {
+            log.append(None, &value(n), &[], 0).await.unwrap();
+        }
+        drop(log);
+        machine.fs.power_loss(Keep::None);
+        let found = values(&machine.open().await.reader()).await;
+        assert_eq!(found, (0..15).map(value).collect::<Vec<_>>());
+    });
+}
+
+#[test]
 fn a_successor_that_says_the_lost_tail_was_committed_is_damage() {
     block_on(async {
         let machine = Machine::new(26);

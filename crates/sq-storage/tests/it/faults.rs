@@ -93,6 +93,24 @@ fn nothing_lands_behind_a_write_that_was_cut_short() {
 }
 
 #[test]
+fn a_write_that_fails_for_want_of_anything_but_space_ends_its_file() {
+    block_on(async {
+        let machine = Machine::new(55);
+        let mut log = machine.open().await;
+        let mut oracle = Oracle::default();
+        for (errno, files) in [(Errno::NoSpace, 1), (Errno::Quota, 1), (Errno::Io, 2)] {
+            oracle.append(&mut log, value(0)).await.unwrap();
+            let short = Effect::ShortWrite { bytes: 90, errno };
+            machine.fs.inject(Fault::new(short).on(&[OpKind::WriteAt]));
+            oracle.append(&mut log, value(1)).await.unwrap_err();
+            oracle.append(&mut log, value(2)).await.unwrap();
+            assert_eq!(machine.segments().len(), files, "{errno:?}");
+        }
+        oracle.check(&machine.open().await).await;
+    });
+}
+
+#[test]
 fn a_full_disk_refuses_appends_and_nothing_else() {
     // Elsewhere a node could not even start on a full disk.
     block_on(async {
