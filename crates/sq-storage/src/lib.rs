@@ -61,8 +61,8 @@
 //! # How that is tested
 //! On [`InMemoryFileSystem`](sq_sim::InMemoryFileSystem), whose crate docs list the faults. Crashes come
 //! after every single operation of a run with rotations, and again after every operation of the opening
-//! that follows; tears at every byte; a flip of every bit of every file; every append dropped at every
-//! await; and a model under random operations, faults and crashes, which compares the whole log with
+//! that follows; tears at every byte; a flip of every bit of every file (of padding, a sample); every
+//! append dropped at every await; and a model under random operations, faults and crashes, which compares the whole log with
 //! what was acknowledged. `tests/it/` holds them; `SQ_SEEDS=20000 cargo test --release -p sq-storage
 //! --test it model` runs the model for longer.
 //!

@@ -218,7 +218,9 @@ impl<F: FileSystem> LogReader<F> {
     ) -> Result<Option<StoredFrame>, ReadError> {
         let end = self.end_offset();
         for segment in self.state.segments().iter() {
-            let index = self.index(segment).await?;
+            let Some(index) = self.index_if_there(segment).await? else {
+                continue;
+            };
             let start = {
                 let index = lock(index);
                 let reached = index.max_timestamp_ms().is_some_and(|t| t >= timestamp_ms);
@@ -307,7 +309,9 @@ impl<F: FileSystem> LogReader<F> {
     pub async fn find_max_timestamp(&self) -> Result<Option<StoredFrame>, ReadError> {
         let mut greatest = None;
         for segment in self.state.segments().iter() {
-            greatest = greatest.max(lock(self.index(segment).await?).max_timestamp_ms());
+            if let Some(index) = self.index_if_there(segment).await? {
+                greatest = greatest.max(lock(index).max_timestamp_ms());
+            }
         }
         match greatest {
             Some(timestamp_ms) => self.find_by_timestamp(timestamp_ms).await,
@@ -410,6 +414,18 @@ impl<F: FileSystem> LogReader<F> {
             .index
             .get_or_try_init(|| self.build_index(segment))
             .await
+    }
+
+    /// The places of a segment's frames; none where its file is missing, which hides no other's.
+    async fn index_if_there<'s>(
+        &self,
+        segment: &'s Segment,
+    ) -> Result<Option<&'s Mutex<Index>>, ReadError> {
+        match self.index(segment).await {
+            Ok(index) => Ok(Some(index)),
+            Err(ReadError::Damaged(_)) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     async fn build_index(&self, segment: &Segment) -> Result<Mutex<Index>, ReadError> {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use sq_sim::{Clock, FileHandle, FileSystem};
 
-use super::chain::{Chain, Damage, build_chain};
+use super::chain::{Chain, Damage, Link, build_chain};
 use super::config::WalConfig;
 use super::manifest::{
     self, MANIFEST_NAME, Manifest, ManifestContent, ManifestEntry, Seal, read_manifest,
@@ -323,7 +323,7 @@ async fn scan<F: FileSystem>(
     let path = &candidate.path;
     let file = fs.open(path).await.map_err(Error::io("open", path))?;
     // A write is at most a largest frame, and a mark before it may be missing as well.
-    let max_zeros = (config.max_frame_bytes + FRAME_HEADER_LEN) as u64;
+    let max_zeros = config.max_frame_bytes.saturating_add(FRAME_HEADER_LEN) as u64;
     let scan = read_segment(file, &place.header, candidate, max_zeros).await;
     let scan = scan.map_err(Error::io("read", path))?;
     // The header is durable before the first frame is written: where no frame is, the file was never
@@ -510,42 +510,16 @@ async fn settle<F: FileSystem>(
     let mut links = chain.links.into_iter().peekable();
     while let Some(link) = links.next() {
         let is_last = links.peek().is_none();
-        let (seal, is_open) = (link.seal(is_last), link.is_open());
-        let known = (link.candidate.id(), link.candidate.ordinal());
-        let Candidate {
-            name, path, scan, ..
-        } = link.candidate;
-        let id = known.0.unwrap_or_else(|| config.segment_ids.draw());
-        let ordinal = known.1.unwrap_or_else(|| {
-            next_ordinal = next_ordinal.saturating_add(1);
-            next_ordinal - 1
-        });
-        let mut segment = Segment::new(id, ordinal, name, path, link.extent);
-        let entry = ManifestEntry {
-            id,
-            ordinal,
-            name,
-            seal,
-        };
+        let (extent, is_open) = (link.extent, link.is_open());
+        let (entry, segment, scan) = settle_link(config, link, is_last, &mut next_ordinal);
         entries.push(entry);
-        let Some(scan) = scan else {
-            segments.push(Arc::new(segment));
-            continue;
-        };
-        // An index that knows of frames behind the segment's end would find their timestamps: then
-        // the first reader makes one that does not.
-        if scan.last_position < link.extent.bytes {
-            segment = segment.with_index(scan.index.clone());
-        }
         segments.push(Arc::new(segment));
-        if is_last {
-            newest = Some((scan, entry, link.extent, is_open));
-        }
+        newest = scan.map(|scan| (scan, entry, extent, is_open));
     }
     let (mut active, mut retired) = (None, None);
     if let (Some((scan, entry, extent, is_open)), Some(segment)) = (newest, segments.last()) {
         if is_open {
-            active = Some(continue_segment(fs, place, clock, scan, segment).await?);
+            active = Some(continue_segment(place, clock, scan, segment).await?);
         } else {
             retired = Some(ManifestEntry {
                 seal: Some(extent.into()),
@@ -565,6 +539,40 @@ async fn settle<F: FileSystem>(
     })
 }
 
+/// A segment of the chain as the manifest should list it and as readers see it, and what is left of
+/// its scan.
+fn settle_link(
+    config: &WalConfig,
+    link: Link,
+    is_last: bool,
+    next_ordinal: &mut u32,
+) -> (ManifestEntry, Segment, Option<Scan>) {
+    let (extent, seal) = (link.extent, link.seal(is_last));
+    let candidate = link.candidate;
+    let id = candidate.id().unwrap_or_else(|| config.segment_ids.draw());
+    let ordinal = candidate.ordinal().unwrap_or(*next_ordinal);
+    *next_ordinal = (*next_ordinal).max(ordinal.saturating_add(1));
+    let Candidate {
+        name,
+        path,
+        mut scan,
+        ..
+    } = candidate;
+    let entry = ManifestEntry {
+        id,
+        ordinal,
+        name,
+        seal,
+    };
+    let mut segment = Segment::new(id, ordinal, name, path, extent);
+    // An index that knows of frames behind the segment's end would find their timestamps: then the
+    // first reader makes one that does not.
+    if let Some(scan) = scan.as_mut().filter(|s| s.last_position < extent.bytes) {
+        segment = segment.with_index(std::mem::take(&mut scan.index));
+    }
+    (entry, segment, scan)
+}
+
 /// An ordinal above that of every segment there ever was, as far as that is known.
 fn next_ordinal(chain: &Chain, found: &ManifestContent) -> u32 {
     let linked = chain.links.iter().map(|l| &l.candidate);
@@ -577,8 +585,7 @@ fn next_ordinal(chain: &Chain, found: &ManifestContent) -> u32 {
 }
 
 /// Makes ready the segment that appends go on in.
-async fn continue_segment<F: FileSystem>(
-    fs: &F,
+async fn continue_segment(
     place: &Place,
     clock: &dyn Clock,
     scan: Scan,
@@ -589,9 +596,6 @@ async fn continue_segment<F: FileSystem>(
         begin_again(&*scan.file, place)
             .await
             .map_err(Error::io("write", path))?;
-        fs.sync_dir(&place.dir)
-            .await
-            .map_err(Error::io("sync", &place.dir))?;
     }
     let now = clock.wall_ms();
     let began = scan.first.map_or(now, |f| f.append_time_ms);

@@ -197,7 +197,8 @@ impl<F: FileSystem> WalWriter<F> {
         LogReader::new(fs, Arc::clone(&self.state))
     }
 
-    /// The segments that were closed since the last call, by rotation or by a failure.
+    /// The segments that were closed since the last call, by rotation or by a failure. They are kept
+    /// until they are taken.
     pub fn take_closed(&mut self) -> Vec<ClosedSegment> {
         std::mem::take(&mut self.closed)
     }

@@ -2,10 +2,12 @@
 //! there or its loss is reported; what was not is never invented.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use sq_sim::{
-    ContentFate, FileFate, FileSystem as _, Keep, LengthFate, PathPattern, PowerLoss, SectorFate,
+    ContentFate, Effect, Fault, FileFate, FileSystem as _, Keep, LengthFate, OpKind, PathPattern,
+    PowerLoss, SectorFate,
 };
 use sq_storage::frame::{FrameHeader, FrameKind};
 use sq_storage::record::encode_record;
@@ -75,6 +77,23 @@ fn a_stale_frame_behind_a_torn_one_is_never_taken_up() {
         let log = machine.open().await;
         assert_eq!(values(&log.reader()).await, found);
         assert_eq!((found.len(), &found[50][..]), (51, &b"next"[..]));
+    });
+}
+
+#[test]
+fn a_frame_that_skips_offsets_does_not_continue_the_log() {
+    block_on(async {
+        let machine = Machine::new(38);
+        let frames = (0..3).map(|n| frame(77, 0, n, n, &value(n)));
+        let bytes = file(frames.chain([frame(77, 0, 5, 3, b"skips")]));
+        machine.fs.write_file(segment(0), bytes).unwrap();
+        let mut log = machine.open().await;
+        assert_eq!(log.next_offset(), 3);
+        assert_eq!(log.recovery_report().damage, []);
+        assert_eq!(log.append(None, b"next", &[], 0).await.unwrap(), 3);
+        drop(log);
+        let found = values(&machine.open().await.reader()).await;
+        assert_eq!((found.len(), &found[3][..]), (4, &b"next"[..]));
     });
 }
 
@@ -230,7 +249,9 @@ fn a_segment_that_was_set_aside_does_not_come_back() {
     // Its new name was not durable. The log went on in the old segment, past the offset at which the
     // other began; the power brought that back, and it hid what had been acknowledged behind it.
     block_on(async {
-        let machine = Machine::new(36);
+        let mut machine = Machine::new(36);
+        // The frames laid out by hand are old.
+        machine.config.max_segment_age = Duration::MAX;
         let old = file((0..9).map(|n| frame(1, 0, n, n, &value(n))));
         let later = file((10..12).map(|n| frame(2, 1, n, 9, b"later")));
         machine.fs.write_file(segment(0), old).unwrap();
@@ -355,6 +376,10 @@ fn a_segment_that_is_gone_is_named() {
             );
             let next = if gone == 2 { 8 } else { 9 };
             assert_eq!(log.append(None, b"next", &[], 0).await.unwrap(), next);
+            let newest = log.reader().find_max_timestamp().await.unwrap().unwrap();
+            assert_eq!(newest.base_offset, if gone == 0 { 5 } else { 0 });
+            let found = log.reader().find_by_timestamp(0).await.unwrap().unwrap();
+            assert_eq!(found.base_offset, newest.base_offset);
             for offset in lost.clone() {
                 assert_eq!(log.reader().skip_damage(offset).await.unwrap(), lost.end);
             }
@@ -528,6 +553,38 @@ fn rot_while_a_segment_is_open_hides_no_neighbour() {
             assert_eq!(reader.find_by_timestamp(701).await.unwrap(), None);
         });
     }
+}
+
+#[test]
+fn that_a_segment_was_begun_tells_what_the_one_before_it_held() {
+    // The older one's last record rotted, and so did the line that says where it ends. The newer one
+    // holds nothing yet; only its own line tells that everything before it was acknowledged.
+    block_on(async {
+        let machine = Machine::new(37).with_segment_bytes(1100);
+        let mut log = machine.open().await;
+        for n in 0..5 {
+            log.append(None, &value(n), &[], 0).await.unwrap();
+        }
+        let crash = Fault::new(Effect::Crash { bytes: 0 }).on(&[OpKind::WriteAt]);
+        machine
+            .fs
+            .inject(crash.path(PathPattern::Exactly(segment(5))).skip(1));
+        log.append(None, &value(5), &[], 0).await.unwrap_err();
+        drop(log);
+        machine.fs.power_loss(Keep::None);
+        let at = SEGMENT_HEADER_LEN + (0..4).map(frame_len).sum::<usize>() + 70;
+        machine.fs.flip_bit(segment(0), at as u64, 3).unwrap();
+        // Behind the header, the older one's first line.
+        let manifest = PathBuf::from(DIR).join("manifest");
+        machine.fs.flip_bit(&manifest, 8 + 48 + 30, 0).unwrap();
+        for _ in 0..2 {
+            let log = machine.open().await;
+            let damage = &log.recovery_report().damage;
+            assert_eq!((damage.len(), damage[0].offsets.clone()), (1, 4..5));
+            assert_eq!(damage[0].evidence, Evidence::Manifest(5));
+            assert_eq!(log.next_offset(), 5);
+        }
+    });
 }
 
 #[test]

@@ -475,3 +475,59 @@ fn a_seal_counts_no_mark_that_was_not_synced() {
         });
     }
 }
+
+#[test]
+fn no_manifest_line_is_written_behind_one_that_failed() {
+    // A line behind a torn one could be read, and the torn one not: its segment would be scanned at
+    // every opening from then on, and the manifest be reported as damaged after a full disk.
+    block_on(async {
+        let machine = Machine::new(55).with_segment_bytes(900);
+        let mut log = machine.open().await;
+        let mut oracle = Oracle::default();
+        oracle.append(&mut log, vec![0; 700]).await.unwrap();
+        let torn = Effect::ShortWrite {
+            bytes: 20,
+            errno: Errno::NoSpace,
+        };
+        let torn = Fault::new(torn).on(&[OpKind::WriteAt]);
+        let manifest = PathPattern::Contains("manifest".into());
+        machine.fs.inject(torn.path(manifest));
+        for _ in 0..3 {
+            oracle.append(&mut log, vec![0; 700]).await.unwrap();
+        }
+        assert_eq!(machine.fs.faults_left(), 0);
+        drop(log);
+        machine.fs.power_loss(Keep::None);
+        let log = machine.open().await;
+        assert_eq!(log.recovery_report().damaged_manifest_lines, 0);
+        assert_eq!(log.recovery_report().segments_scanned, 1);
+        oracle.check(&log).await;
+    });
+}
+
+#[test]
+fn a_manifest_that_lacks_a_segment_is_written_anew_with_the_next_line() {
+    // Its lines could not be written, and then the process ended. Lines that are only added to such a
+    // manifest leave out for ever what it lacks.
+    block_on(async {
+        let machine = Machine::new(56).with_segment_bytes(900);
+        let mut log = machine.open().await;
+        let mut oracle = Oracle::default();
+        oracle.append(&mut log, vec![0; 700]).await.unwrap();
+        let manifest = PathPattern::Contains("manifest".into());
+        let failing = Fault::new(Effect::Fail(Errno::NoSpace)).path(manifest);
+        machine.fs.inject(failing.always());
+        for _ in 0..3 {
+            oracle.append(&mut log, vec![0; 700]).await.unwrap();
+        }
+        machine.fs.clear_faults();
+        drop(log);
+        let mut log = machine.open().await;
+        assert_eq!(log.recovery_report().segments_scanned, 4);
+        oracle.append(&mut log, vec![0; 700]).await.unwrap();
+        drop(log);
+        let log = machine.open().await;
+        assert_eq!(log.recovery_report().segments_scanned, 1);
+        oracle.check(&log).await;
+    });
+}
