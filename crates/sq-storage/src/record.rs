@@ -164,7 +164,8 @@ impl Record {
     ///
     /// # Errors
     /// [`RecordError`] names the field that does not fit.
-    pub fn decode(mut bytes: Bytes) -> Result<Self, RecordError> {
+    pub fn decode(bytes: impl Into<Bytes>) -> Result<Self, RecordError> {
+        let mut bytes = bytes.into();
         let key = take_nullable(&mut bytes, "key")?;
         let value = take_nullable(&mut bytes, "value")?;
         let count = take_u32(&mut bytes, "header count")?;
@@ -266,7 +267,7 @@ mod tests {
             }
             let mut longer = whole.to_vec();
             longer.push(0);
-            prop_assert_eq!(Record::decode(longer.into()), Err(RecordError::Trailing(1)));
+            prop_assert_eq!(Record::decode(longer), Err(RecordError::Trailing(1)));
         }
 
         #[test]

@@ -223,7 +223,7 @@ fn look_into<F: FileSystem>(
     timestamp: i64,
 ) -> Option<Found> {
     let most = broker.config.limits.max_decompressed_bytes;
-    match lookup_timestamp(&frame.payload, timestamp, most) {
+    match lookup_timestamp(&frame.payload.to_bytes(), timestamp, most) {
         Ok(hit) => hit.map(|(offset, timestamp)| Found {
             offset,
             timestamp,

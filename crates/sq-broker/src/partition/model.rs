@@ -120,7 +120,7 @@ async fn contents(partition: &TestPartition) -> Vec<(u64, (i64, i32, i32))> {
     let mut all = Vec::new();
     while next < reader.end_offset() {
         for frame in reader.read(next, 1 << 16).await.unwrap() {
-            let header = BatchHeader::parse(&frame.payload).unwrap();
+            let header = BatchHeader::parse(&frame.payload.to_bytes()).unwrap();
             assert_eq!(frame.base_offset, next);
             assert_eq!(header.base_offset, i64::try_from(next).unwrap());
             let batch = (

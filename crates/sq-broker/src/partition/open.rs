@@ -8,7 +8,7 @@ use sq_storage::frame::FrameKind;
 use sq_storage::{Damage, LogReader, ReadError, RecoveryReport, StoredFrame, WalConfig, WalWriter};
 
 use super::{PartitionEnv, PartitionId, snapshots};
-use crate::batch::BatchHeader;
+use crate::batch::{BatchHeader, HEADER_LEN};
 use crate::producers::{ProducerStamp, ProducerTable};
 
 /// How much of the log is read at a time while producers are gathered from it, in bytes.
@@ -108,7 +108,7 @@ fn record(frame: &StoredFrame, producers: &mut ProducerTable) {
     if frame.kind != FrameKind::Batch {
         return;
     }
-    let header = BatchHeader::parse(&frame.payload);
+    let header = BatchHeader::parse(&frame.payload.head(HEADER_LEN));
     if let Some(stamp) = header.as_ref().and_then(ProducerStamp::of) {
         producers.record(&stamp, frame.base_offset, frame.append_time_ms);
     }

@@ -132,7 +132,7 @@ fn what_waits_is_written_with_one_sync_and_read_back_as_it_came() {
             let mut sent = batch(Some((9, 0, n)), 1, 20).to_vec();
             sent[..8].copy_from_slice(&i64::from(n).to_be_bytes());
             sent[12..16].copy_from_slice(&0_i32.to_be_bytes()); // the leader epoch
-            assert_eq!(&frame.payload[..], sent);
+            assert_eq!(frame.payload, sent);
             assert_eq!(frame.record_count, 1);
             assert_eq!(frame.max_timestamp_ms, 1_000);
         }

@@ -110,7 +110,7 @@ fn run(disk: InMemoryFileSystem, segment: &[u8], listed: bool) {
             };
             let served = all(&log.reader()).await;
             for frame in &served {
-                assert!(valid.contains(&(frame.base_offset, &frame.payload[..])));
+                assert!(valid.contains(&(frame.base_offset, &frame.payload.to_bytes()[..])));
             }
             let next = log.next_offset();
             let appended = log.append(None, b"next", &[], 0).await.is_ok();

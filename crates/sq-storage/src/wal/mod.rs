@@ -6,6 +6,7 @@ mod config;
 pub mod manifest;
 #[cfg(feature = "mutants")]
 pub mod mutants;
+mod payload;
 mod reader;
 mod recovery;
 mod rewrite;
@@ -17,6 +18,7 @@ mod writer;
 pub use batch::{Batch, ClosedSegment};
 pub use chain::Damage;
 pub use config::{Rotation, SegmentIds, WalConfig};
+pub use payload::Payload;
 pub use reader::{LogReader, SegmentInfo, StoredFrame};
 pub use recovery::{RecoveryReport, UnacknowledgedTail};
 pub use writer::WalWriter;

@@ -4,10 +4,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
 use sq_sim::{FileHandle, FileSystem};
 use tokio::sync::watch;
 
+use super::payload::Payload;
 use super::scan::{Scope, Walk, Window, walk_runs};
 use super::segment::SEGMENT_HEADER_LEN;
 use super::state::{Extent, Index, LogState, Segment, lock};
@@ -33,8 +33,8 @@ pub struct StoredFrame {
     pub leader_epoch: u32,
     /// Whether the payload is a record of [`crate::record`] or an opaque batch.
     pub kind: FrameKind,
-    /// What was appended, byte for byte; a slice of what was read from the file.
-    pub payload: Bytes,
+    /// What was appended, byte for byte.
+    pub payload: Payload,
 }
 
 impl StoredFrame {
@@ -61,7 +61,7 @@ impl From<Frame> for StoredFrame {
             append_time_ms,
             leader_epoch: frame.header.leader_epoch,
             kind: frame.header.kind,
-            payload: frame.body,
+            payload: frame.body.into(),
         }
     }
 }

@@ -346,7 +346,7 @@ fn batches_of_the_greatest_counts_pass_every_32_bit_limit() {
             for offset in [*base, base + 1, base + i32::MAX as u64 - 1] {
                 let frames = log.reader().read(offset, 1).await.unwrap();
                 assert_eq!(frames[0].base_offset, *base);
-                assert_eq!(usize::from(frames[0].payload[0]), n);
+                assert_eq!(usize::from(frames[0].payload.to_bytes()[0]), n);
             }
         }
         assert_eq!(Path::new(DIR), log.dir());

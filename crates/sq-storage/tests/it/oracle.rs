@@ -48,7 +48,7 @@ impl From<StoredFrame> for Entry {
     fn from(frame: StoredFrame) -> Self {
         Self {
             kind: frame.kind,
-            payload: frame.payload,
+            payload: frame.payload.to_bytes(),
             record_count: frame.record_count,
             max_timestamp_ms: frame.max_timestamp_ms,
             leader_epoch: frame.leader_epoch,

@@ -9,7 +9,7 @@ use sq_storage::{LogReader, ReadError, StoredFrame};
 
 use super::request::{Fetch, Wanted};
 use super::sleep_until;
-use crate::batch::{BatchHeader, Compression};
+use crate::batch::{BatchHeader, Compression, HEADER_LEN};
 use crate::broker::Broker;
 use crate::budget::Held;
 use crate::handlers::{unavailable, wire_offset};
@@ -144,7 +144,10 @@ impl Pass {
         let end = frames
             .last()
             .map_or(end, |frame| end.max(frame.end_offset()));
-        let records = frames.into_iter().map(|frame| frame.payload).collect();
+        let mut records = Vec::with_capacity(frames.len());
+        for frame in &frames {
+            records.extend_from_slice(frame.payload.parts());
+        }
         Ok(Read {
             end: wire_offset(end),
             records,
@@ -221,7 +224,7 @@ fn check<F: FileSystem>(
         return Err(ResponseError::KafkaStorageError);
     }
     let is_zstd = |frame: &StoredFrame| {
-        let header = BatchHeader::parse(&frame.payload);
+        let header = BatchHeader::parse(&frame.payload.head(HEADER_LEN));
         header.is_some_and(|h| h.attributes.compression() == Some(Compression::Zstd))
     };
     if version < ZSTD_SINCE && frames.iter().any(is_zstd) {
