@@ -92,6 +92,6 @@ pub use error::{Action, DamageReason, Error, Evidence, ReadError, Result};
 pub use record::{Header, Record};
 pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
-    Batch, ClosedSegment, Damage, LogReader, Payload, RecoveryReport, Rotation, SegmentIds,
-    SegmentInfo, StoredFrame, WalConfig, WalWriter,
+    Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload, RecoveryReport,
+    Rotation, SegmentIds, SegmentInfo, StoredFrame, WalConfig, WalWriter,
 };

@@ -11,6 +11,7 @@ mod open;
 mod pause;
 mod snapshots;
 mod task;
+mod upkeep;
 mod waiters;
 
 use std::fmt;

@@ -13,6 +13,7 @@ use super::group::{Entry, Group};
 use super::open::{self, Opened};
 use super::pause::{self, Pause};
 use super::snapshots::Snapshots;
+use super::upkeep::Upkeep;
 use super::{Close, Command, PartitionEnv, PartitionId, QueuedAppend, Shared, State, Unavailable};
 use crate::producers::{Admission, ProducerTable};
 
@@ -40,6 +41,7 @@ struct Task<F: FileSystem> {
     /// Whether something was appended since the log last said how far it is durable.
     unmarked: bool,
     snapshots: Snapshots<F>,
+    upkeep: Upkeep<F>,
     pause: Pause,
 }
 
@@ -83,7 +85,9 @@ impl<F: FileSystem> Start<F> {
         self.state.send_replace(State::Open(reader.clone()));
         let state = self.state;
         let fs = Arc::clone(&self.env.fs);
+        let maintenance = writer.maintenance_through(Arc::clone(&fs));
         let mut task = Task {
+            upkeep: Upkeep::new(self.id.clone(), maintenance, Arc::clone(&self.env.clock)),
             snapshots: Snapshots::new(fs, self.id.clone(), self.directory, snapshot),
             env: self.env,
             id: self.id,
@@ -203,6 +207,7 @@ impl<F: FileSystem> Task<F> {
         let (end, start) = (self.writer.next_offset(), self.reader.start_offset());
         group.followers.answer(end, start, failure.as_ref());
         self.snapshots.begin_if_due(&self.producers, end);
+        self.upkeep.begin_if_due();
     }
 
     /// Tells of batches that are durable.
@@ -263,8 +268,9 @@ impl<F: FileSystem> Task<F> {
 
     /// Lets go of a log that will be deleted.
     async fn discard(self) {
-        // A snapshot that is being written is in the directory that is about to go.
+        // What is being written is in the directory that is about to go.
         self.snapshots.finish().await;
+        self.writer.abandon().await;
     }
 
     /// Leaves a log from which the next opening has the least to find out.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use sq_sim::{
     Effect, Errno, Fault, FileSystem, InMemoryFileSystem, Keep, OpKind, SyncFailure, VirtualClock,
 };
-use sq_storage::{SegmentIds, TopicName, WalConfig};
+use sq_storage::wal::manifest::ManifestContent;
+use sq_storage::{MaintenanceMode, SegmentIds, TopicName, WalConfig};
 use tokio::sync::Semaphore;
 
 use super::{
@@ -56,6 +57,7 @@ impl Machine {
         };
         let config = WalConfig {
             max_segment_bytes: self.segment_bytes,
+            maintenance: MaintenanceMode::Handed,
             ..WalConfig::new(DIR)
         };
         Partition::start(Arc::new(env), id, config)
@@ -355,6 +357,63 @@ fn no_append_waits_for_a_snapshot() {
         assert!(partition.reader().await.unwrap().segments().len() > 10);
         assert_eq!(machine.clock.elapsed(), Duration::ZERO);
         assert_eq!(machine.snapshots(), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn no_append_waits_for_what_a_roll_leaves_to_be_done() {
+    // The file that was full was cut, and the manifest written and synced, before the record went to
+    // the next one. Here neither ever ends, and ten rolls go by.
+    block_on(async {
+        let machine = Machine {
+            segment_bytes: 600,
+            ..Machine::new(1)
+        };
+        let for_ever = Duration::from_hours(1_000_000);
+        machine
+            .fs
+            .inject(Fault::delay(for_ever).on(&[OpKind::SetLen]));
+        let partition = machine.start();
+        for n in 0..60 {
+            append(&partition, n, 1).await.unwrap();
+        }
+        assert!(partition.reader().await.unwrap().segments().len() > 10);
+        assert_eq!(machine.clock.elapsed(), Duration::ZERO);
+    });
+}
+
+#[test]
+fn what_a_roll_leaves_is_done_soon_and_again_if_it_fails() {
+    block_on(async {
+        let machine = Machine {
+            segment_bytes: 600,
+            ..Machine::new(1)
+        };
+        let manifest = sq_sim::PathPattern::Contains("manifest".to_owned());
+        let failing = Fault::new(Effect::Fail(Errno::NoSpace)).path(manifest);
+        let partition = machine.start();
+        partition.reader().await.unwrap();
+        machine.fs.inject(failing);
+        for n in 0..10 {
+            append(&partition, n, 1).await.unwrap();
+        }
+        let listed = || {
+            let manifest = machine
+                .fs
+                .read_durable(Path::new(PARTITION).join("manifest"));
+            ManifestContent::decode(&manifest.unwrap_or_default()).entries
+        };
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+        assert!(listed().is_empty(), "it failed, and there is a pause");
+        machine.clock.advance(Duration::from_secs(1));
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+        let segments = partition.reader().await.unwrap().segments();
+        assert!(segments.len() > 2);
+        assert_eq!(listed().len(), segments.len());
     });
 }
 

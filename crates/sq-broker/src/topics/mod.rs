@@ -13,7 +13,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use sq_sim::FileSystem;
 use sq_storage::frame::FRAME_HEADER_LEN;
-use sq_storage::{TopicName, WalConfig};
+use sq_storage::{MaintenanceMode, TopicName, WalConfig};
 
 pub use change::{CreateTopicError, DeleteTopicError, NewTopic};
 
@@ -268,6 +268,7 @@ impl<F: FileSystem> Topics<F> {
         wal.max_frame_bytes = wal.max_frame_bytes.max(largest_frame);
         wal.max_segment_bytes = config.segment_bytes;
         wal.max_segment_age = Duration::from_millis(config.segment_ms);
+        wal.maintenance = MaintenanceMode::Handed;
         wal
     }
 }

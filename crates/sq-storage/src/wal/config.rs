@@ -21,6 +21,18 @@ pub enum Rotation {
     External,
 }
 
+/// Who does what a segment's end leaves to be done: cutting its file, telling the manifest. No
+/// acknowledged record depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MaintenanceMode {
+    /// The writer, before the append that went on to the next segment returns, and at the close.
+    #[default]
+    Inline,
+    /// Whoever holds the writer's [`Maintenance`](super::Maintenance), behind the appends. If nobody
+    /// does it, the writer does after all once several segments' work has piled up, and at the close.
+    Handed,
+}
+
 /// How a partition's log is kept. Cheap to clone; one serves many partitions.
 #[derive(Clone, Debug)]
 pub struct WalConfig {
@@ -43,6 +55,8 @@ pub struct WalConfig {
     pub serve_around_missing: bool,
     /// Where segment ids come from.
     pub segment_ids: SegmentIds,
+    /// Who does what no append has to wait for.
+    pub maintenance: MaintenanceMode,
 }
 
 impl WalConfig {
@@ -57,6 +71,7 @@ impl WalConfig {
             max_poisoned_in_a_row: 3,
             serve_around_missing: false,
             segment_ids: SegmentIds::from_system(),
+            maintenance: MaintenanceMode::Inline,
         }
     }
 }

@@ -263,6 +263,11 @@ impl Manifest {
         Self { dir, entries, file }
     }
 
+    /// The directory that it lists.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Writes the file anew, so that what it says is durable for certain: what was read from it may
     /// have been in the page cache only.
     pub(super) async fn make_durable<F: FileSystem>(&mut self, fs: &F) -> io::Result<()> {

@@ -3,6 +3,7 @@
 mod batch;
 mod chain;
 mod config;
+mod maintenance;
 pub mod manifest;
 #[cfg(feature = "mutants")]
 pub mod mutants;
@@ -17,7 +18,8 @@ mod writer;
 
 pub use batch::{Batch, ClosedSegment};
 pub use chain::Damage;
-pub use config::{Rotation, SegmentIds, WalConfig};
+pub use config::{MaintenanceMode, Rotation, SegmentIds, WalConfig};
+pub use maintenance::Maintenance;
 pub use payload::Payload;
 pub use reader::{LogReader, SegmentInfo, StoredFrame};
 pub use recovery::{RecoveryReport, UnacknowledgedTail};

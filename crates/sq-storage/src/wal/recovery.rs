@@ -74,7 +74,7 @@ pub(super) struct Recovered {
     pub(super) segments: Vec<Arc<Segment>>,
     pub(super) active: Option<RecoveredActive>,
     /// The newest segment, where it takes no further write and the manifest does not say so yet.
-    pub(super) retired: Option<ManifestEntry>,
+    pub(super) retired: Option<Arc<Segment>>,
     pub(super) next_offset: u64,
     pub(super) next_ordinal: u32,
     pub(super) manifest: Manifest,
@@ -510,21 +510,18 @@ async fn settle<F: FileSystem>(
     let mut links = chain.links.into_iter().peekable();
     while let Some(link) = links.next() {
         let is_last = links.peek().is_none();
-        let (extent, is_open) = (link.extent, link.is_open());
+        let is_open = link.is_open();
         let (entry, segment, scan) = settle_link(config, link, is_last, &mut next_ordinal);
         entries.push(entry);
         segments.push(Arc::new(segment));
-        newest = scan.map(|scan| (scan, entry, extent, is_open));
+        newest = scan.map(|scan| (scan, is_open));
     }
     let (mut active, mut retired) = (None, None);
-    if let (Some((scan, entry, extent, is_open)), Some(segment)) = (newest, segments.last()) {
+    if let (Some((scan, is_open)), Some(segment)) = (newest, segments.last()) {
         if is_open {
             active = Some(continue_segment(place, clock, scan, segment).await?);
         } else {
-            retired = Some(ManifestEntry {
-                seal: Some(extent.into()),
-                ..entry
-            });
+            retired = Some(Arc::clone(segment));
         }
     }
     let manifest = Manifest::adopt(fs, place.dir.clone(), found, entries).await;

@@ -11,8 +11,8 @@ use sq_sim::{Clock, DurableWriteError, FileHandle, FileSystem, SystemClock};
 use tokio::time::Instant;
 
 use super::batch::{Batch, ClosedSegment};
-use super::config::{Rotation, WalConfig};
-use super::manifest::{Manifest, ManifestEntry};
+use super::config::{MaintenanceMode, Rotation, WalConfig};
+use super::maintenance::{Backlog, Chore, Maintenance};
 use super::reader::LogReader;
 use super::recovery::{Place, Recovered, RecoveryReport, recover};
 use super::segment::SegmentHeader;
@@ -63,12 +63,10 @@ pub struct WalWriter<F: FileSystem> {
     has_unsynced_mark: bool,
     /// A write is under way; still set at the next call, it was dropped and its fate is unknown.
     write_under_way: bool,
-    /// What the manifest does not say yet: segments that ended, and the one that began.
-    unlisted: Vec<ManifestEntry>,
     closed: Vec<ClosedSegment>,
     next_ordinal: u32,
     poisoned_in_a_row: u32,
-    manifest: Manifest,
+    backlog: Arc<Backlog>,
     state: Arc<LogState>,
     report: RecoveryReport,
 }
@@ -142,14 +140,16 @@ impl<F: FileSystem> WalWriter<F> {
             told_committed: 0,
             has_unsynced_mark: false,
             write_under_way: false,
-            unlisted: recovered.retired.into_iter().collect(),
             closed: Vec::new(),
             next_ordinal: recovered.next_ordinal,
             poisoned_in_a_row: 0,
-            manifest: recovered.manifest,
+            backlog: Arc::new(Backlog::new(recovered.manifest)),
             state: Arc::new(LogState::new(recovered.segments, start, next_offset)),
             report: recovered.report,
         };
+        if let Some(retired) = recovered.retired {
+            writer.backlog.push(Chore::ListSealed(retired));
+        }
         if let Some(active) = recovered.active {
             writer.segment_base_offset = active.segment.name.base_offset;
             writer.segment_position = active.segment.extent().bytes;
@@ -195,6 +195,17 @@ impl<F: FileSystem> WalWriter<F> {
     /// thread it is called on, a reader may need one that does not.
     pub fn reader_through(&self, fs: Arc<F>) -> LogReader<F> {
         LogReader::new(fs, Arc::clone(&self.state))
+    }
+
+    /// What this writer leaves to be done behind its appends.
+    pub fn maintenance(&self) -> Maintenance<F> {
+        self.maintenance_through(Arc::clone(&self.fs))
+    }
+
+    /// [`maintenance`](Self::maintenance) through another file system, as with
+    /// [`reader_through`](Self::reader_through).
+    pub fn maintenance_through(&self, fs: Arc<F>) -> Maintenance<F> {
+        Maintenance::new(fs, Arc::clone(&self.backlog))
     }
 
     /// The segments that were closed since the last call, by rotation or by a failure. They are kept
@@ -511,8 +522,22 @@ impl<F: FileSystem> WalWriter<F> {
     pub async fn close(mut self) -> Result<()> {
         self.write_mark(true).await?;
         self.sync_mark().await?;
-        self.list_in_manifest().await;
+        self.do_chores().await;
+        self.backlog.end();
         Ok(())
+    }
+
+    /// Lets go of a log that nobody will open again: makes nothing durable, and returns when
+    /// [`Maintenance`] has nothing more under way in its directory.
+    pub async fn abandon(self) {
+        self.backlog.end_and_settle().await;
+    }
+}
+
+impl<F: FileSystem> Drop for WalWriter<F> {
+    fn drop(&mut self) {
+        // Whoever opens the partition next must not meet what this writer left to be done.
+        self.backlog.end();
     }
 }
 

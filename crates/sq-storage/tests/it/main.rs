@@ -11,6 +11,7 @@ mod acceptance;
 mod damage;
 mod disk;
 mod faults;
+mod maintenance;
 mod model;
 mod mutants;
 mod opening;

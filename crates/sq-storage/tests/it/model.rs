@@ -13,7 +13,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use sq_sim::{Effect, Errno, Fault, OpKind, SyncFailure, poll_n_then_drop};
 use sq_storage::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
-use sq_storage::{Action, Batch, Result, Rotation};
+use sq_storage::{Action, Batch, MaintenanceMode, Result, Rotation};
 
 use crate::disk::Habits;
 use crate::oracle::Oracle;
@@ -72,6 +72,9 @@ impl Life {
         machine.habits.detached |= rng.random_range(0..2) == 0;
         if rng.random_range(0..5) == 0 {
             machine.config.rotation = Rotation::External;
+        }
+        if rng.random_range(0..2) == 0 {
+            machine.config.maintenance = MaintenanceMode::Handed;
         }
         let partitions = rng.random_range(1..=2);
         let log = |partition| Log {
@@ -141,7 +144,8 @@ impl Life {
             80..84 => self.turn_the_clock(),
             84..86 => self.machine.fs.evict_clean_pages(),
             86..89 => self.squeeze(),
-            89..97 => self.read(which, log).await,
+            89..95 => self.read(which, log).await,
+            95..97 => self.maintain(log).await,
             _ => {
                 let operations = self.rng.random_range(0..25);
                 self.machine.fs.crash_after(operations);
@@ -207,6 +211,17 @@ impl Life {
             }
         }
         assert_eq!(log.next_offset(), self.logs[which].oracle.end());
+    }
+
+    /// Does what the appends left to be done: all of it, or half.
+    async fn maintain(&mut self, log: &Writer) {
+        let maintenance = log.maintenance();
+        if self.rng.random_range(0..2) == 0 {
+            let _ = maintenance.run().await;
+        } else {
+            let polls = self.rng.random_range(0..20);
+            let _ = poll_n_then_drop(maintenance.run(), polls).await;
+        }
     }
 
     fn inject(&mut self) {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use sq_sim::{FileHandle, FileSystem, create_dir_durably};
 
-use super::super::manifest::{ManifestEntry, Seal};
+use super::super::maintenance::MAX_HANDED;
 use super::super::segment::{SEGMENT_HEADER_LEN, SegmentName};
 use super::super::state::{Extent, Index, Segment};
-use super::{ClosedSegment, WalWriter};
+use super::{Chore, ClosedSegment, MaintenanceMode, WalWriter};
 use crate::error::{Error, Result};
 
 impl<F: FileSystem> WalWriter<F> {
@@ -34,12 +34,7 @@ impl<F: FileSystem> WalWriter<F> {
             return;
         };
         let extent = segment.extent();
-        self.unlisted.push(ManifestEntry {
-            id: segment.id,
-            ordinal: segment.ordinal,
-            name: segment.name,
-            seal: Some(Seal::from(extent)),
-        });
+        self.backlog.push(Chore::ListSealed(Arc::clone(&segment)));
         self.closed.push(ClosedSegment {
             path: segment.path.clone(),
             offsets: segment.name.base_offset..extent.end_offset,
@@ -60,9 +55,9 @@ impl<F: FileSystem> WalWriter<F> {
             let _ = self.fs.remove_file(&path).await;
             return Err(e);
         }
-        // From here to the cut there is no await: a call that is dropped leaves one segment active
-        // or the other, and no operation under way on the one that takes the next write.
-        let filled = self.take_active();
+        // From here on there is no await: a call that is dropped leaves one segment active or the
+        // other, and no operation under way on the one that takes the next write.
+        self.fill_active();
         let ordinal = self.next_ordinal;
         self.next_ordinal = self.next_ordinal.saturating_add(1);
         let bytes = SEGMENT_HEADER_LEN as u64;
@@ -73,6 +68,7 @@ impl<F: FileSystem> WalWriter<F> {
         let segment = Segment::new(id, ordinal, name, path, extent);
         let segment = Arc::new(segment.with_index(Index::default()));
         self.state.push(Arc::clone(&segment));
+        self.backlog.push(Chore::ListCreated(Arc::clone(&segment)));
         self.active_segment = Some(file);
         self.segment = Some(segment);
         self.segment_base_offset = base_offset;
@@ -81,14 +77,7 @@ impl<F: FileSystem> WalWriter<F> {
         self.segment_age_when_opened = Duration::ZERO;
         self.told_committed = 0;
         self.has_unsynced_mark = false;
-        self.unlisted.push(ManifestEntry {
-            id,
-            ordinal,
-            name,
-            seal: None,
-        });
-        cut_padding(filled).await;
-        self.list_in_manifest().await;
+        self.keep_up().await;
         Ok(())
     }
 
@@ -141,24 +130,29 @@ impl<F: FileSystem> WalWriter<F> {
         Ok(())
     }
 
-    /// Lets go of the active segment, all of whose records are durable, and returns its file and the
-    /// length of what it holds.
-    fn take_active(&mut self) -> Option<(Box<dyn FileHandle>, u64)> {
-        let file = self.active_segment.take()?;
+    /// Lets go of the active segment, all of whose records are durable.
+    fn fill_active(&mut self) {
+        let length = self.segment_position;
+        if let (Some(_), Some(segment)) = (self.active_segment.take(), &self.segment) {
+            let segment = Arc::clone(segment);
+            self.backlog.push(Chore::Trim { segment, length });
+        }
         self.retire();
-        Some((file, self.segment_position))
     }
 
-    /// Tells the manifest of segments that ended and of one that began. It is evidence for recovery
-    /// and nothing waits for it, so a failure is logged and made good with the next line.
-    pub(super) async fn list_in_manifest(&mut self) {
-        let lines = std::mem::take(&mut self.unlisted);
-        if lines.is_empty() {
-            return;
+    /// Does what is left to be done, if that is up to the writer.
+    async fn keep_up(&mut self) {
+        match self.config.maintenance {
+            MaintenanceMode::Handed if self.backlog.len() <= MAX_HANDED => {}
+            MaintenanceMode::Inline | MaintenanceMode::Handed => self.do_chores().await,
         }
-        if let Err(error) = self.manifest.record(&*self.fs, &lines).await {
-            tracing::warn!(dir = %self.place.dir.display(), %error, "manifest not written");
-        }
+    }
+
+    /// Does what is left to be done. Nothing waits for it, so a failure is logged and made good with
+    /// the next attempt.
+    pub(super) async fn do_chores(&mut self) {
+        // What failed is logged where it did.
+        let _ = self.backlog.run(&*self.fs).await;
     }
 
     /// Seals the active segment and returns what it holds; `None` if there is none, or no record in
@@ -180,18 +174,9 @@ impl<F: FileSystem> WalWriter<F> {
                 bytes,
             });
         }
-        let filled = self.take_active();
-        cut_padding(filled).await;
-        self.list_in_manifest().await;
+        self.fill_active();
+        self.keep_up().await;
         // Taken out last: a call that is dropped leaves it to `take_closed`.
         Ok(self.closed.pop())
-    }
-}
-
-/// Cuts a segment that takes no further write down to what it holds.
-async fn cut_padding(filled: Option<(Box<dyn FileHandle>, u64)>) {
-    if let Some((file, length)) = filled {
-        // A file that stays longer than its records is only untidy.
-        let _ = file.set_len(length).await;
     }
 }

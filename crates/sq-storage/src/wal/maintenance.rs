@@ -1,0 +1,262 @@
+//! What no append waits for: chores, and who does them.
+//!
+//! A writer that goes on to the next segment leaves work behind: a file to be cut, lines for the
+//! manifest. None of it is needed for what was acknowledged to be safe, so it is put on a [`Backlog`]
+//! and done behind the append. Chores are done one at a time, strictly in the order in which they
+//! were put there. Each may be done again, and a crash between any two leaves a directory that opens
+//! to the same log.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use sq_sim::FileSystem;
+use tokio::sync::Notify;
+
+use super::manifest::{MANIFEST_NAME, Manifest, ManifestEntry};
+use super::state::{Segment, lock};
+use crate::error::{Error, Result};
+
+/// With so many chores waiting, a writer does them itself, whoever else should have.
+pub(super) const MAX_HANDED: usize = 64;
+
+/// How often a chore is tried whose outcome is only tidiness.
+const MAX_ATTEMPTS: u32 = 3;
+
+/// Something to do for a partition behind its appends. To add one: a variant here, what it does in
+/// [`Chore::run`], and the place in the writer that puts it on the backlog.
+///
+/// A chore may be run again after it failed, after it was dropped half-way, and beside the late rest
+/// of a run that was dropped. It opens files by their paths, through the file system of whoever runs it.
+#[derive(Clone, Debug)]
+pub(super) enum Chore {
+    /// Cut the file of a segment that takes no further write down to its first `length` bytes.
+    Trim {
+        /// The segment.
+        segment: Arc<Segment>,
+        /// The bytes of its header and frames, a last mark included.
+        length: u64,
+    },
+    /// Tell the manifest of a segment that began.
+    ListCreated(Arc<Segment>),
+    /// Tell the manifest of a segment that ended.
+    ListSealed(Arc<Segment>),
+}
+
+impl Chore {
+    async fn run<F: FileSystem>(&self, fs: &F) -> Result<()> {
+        match self {
+            Self::Trim { segment, length } => trim(fs, &segment.path, *length).await,
+            // Done together with those behind them.
+            Self::ListCreated(_) | Self::ListSealed(_) => Ok(()),
+        }
+    }
+
+    /// The manifest's line, if that is what the chore is about.
+    fn line(&self) -> Option<ManifestEntry> {
+        let (segment, seal) = match self {
+            Self::ListCreated(segment) => (segment, None),
+            Self::ListSealed(segment) => (segment, Some(segment.extent().into())),
+            Self::Trim { .. } => return None,
+        };
+        Some(ManifestEntry {
+            id: segment.id,
+            ordinal: segment.ordinal,
+            name: segment.name,
+            seal,
+        })
+    }
+
+    /// Whether it may be left undone, so that it never holds up those behind it for long.
+    fn is_tidying(&self) -> bool {
+        match self {
+            Self::Trim { .. } => true,
+            Self::ListCreated(_) | Self::ListSealed(_) => false,
+        }
+    }
+}
+
+async fn trim<F: FileSystem>(fs: &F, path: &Path, length: u64) -> Result<()> {
+    let file = fs.open(path).await.map_err(Error::io("open", path))?;
+    file.set_len(length).await.map_err(Error::io("cut", path))
+}
+
+/// The chores of one partition, shared by its writer and whoever does them.
+#[derive(Debug)]
+pub(super) struct Backlog {
+    pending: Mutex<Pending>,
+    /// Held by whoever does chores.
+    manifest: tokio::sync::Mutex<Manifest>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    chores: VecDeque<Chore>,
+    /// How often the first one failed.
+    attempts: u32,
+    /// The writer is gone: nothing more is done.
+    has_ended: bool,
+}
+
+impl Backlog {
+    pub(super) fn new(manifest: Manifest) -> Self {
+        Self {
+            pending: Mutex::default(),
+            manifest: tokio::sync::Mutex::new(manifest),
+            news: Notify::new(),
+        }
+    }
+
+    pub(super) fn push(&self, chore: Chore) {
+        lock(&self.pending).chores.push_back(chore);
+        self.news.notify_waiters();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        lock(&self.pending).chores.len()
+    }
+
+    /// Nothing is done from now on, but what is under way.
+    pub(super) fn end(&self) {
+        let mut pending = lock(&self.pending);
+        pending.has_ended = true;
+        pending.chores.clear();
+        self.news.notify_waiters();
+    }
+
+    /// [`end`](Self::end), and waits for what is under way.
+    pub(super) async fn end_and_settle(&self) {
+        self.end();
+        let _ = self.manifest.lock().await;
+    }
+
+    /// Does what is pending, in order, up to the first chore that fails: that one is tried again with
+    /// the next call.
+    pub(super) async fn run<F: FileSystem>(&self, fs: &F) -> Result<()> {
+        let mut manifest = self.manifest.lock().await;
+        loop {
+            let Some(next) = self.next() else {
+                return Ok(());
+            };
+            let count = next.len();
+            let done = match next {
+                Next::Lines(lines) => record(fs, &mut manifest, &lines).await,
+                Next::Chore(chore) => chore.run(fs).await,
+            };
+            self.settle(count, done)?;
+        }
+    }
+
+    /// The first chore, with those behind it that are done in one go.
+    fn next(&self) -> Option<Next> {
+        let pending = lock(&self.pending);
+        let lines: Vec<_> = pending.chores.iter().map_while(Chore::line).collect();
+        if !lines.is_empty() {
+            return Some(Next::Lines(lines));
+        }
+        pending.chores.front().cloned().map(Next::Chore)
+    }
+
+    /// Strikes off what was done, or counts a failure.
+    fn settle(&self, count: usize, done: Result<()>) -> Result<()> {
+        let mut pending = lock(&self.pending);
+        if let Err(error) = done {
+            pending.attempts += 1;
+            tracing::warn!(%error, attempts = pending.attempts, "maintenance failed");
+            let gives_up = pending.attempts >= MAX_ATTEMPTS
+                && pending.chores.front().is_some_and(Chore::is_tidying);
+            if !gives_up {
+                return Err(error);
+            }
+        }
+        // Fewer are left if the backlog ended meanwhile.
+        let count = count.min(pending.chores.len());
+        pending.chores.drain(..count);
+        pending.attempts = 0;
+        Ok(())
+    }
+}
+
+enum Next {
+    Lines(Vec<ManifestEntry>),
+    Chore(Chore),
+}
+
+impl Next {
+    /// How many chores it stands for.
+    fn len(&self) -> usize {
+        match self {
+            Self::Lines(lines) => lines.len(),
+            Self::Chore(_) => 1,
+        }
+    }
+}
+
+async fn record<F: FileSystem>(
+    fs: &F,
+    manifest: &mut Manifest,
+    lines: &[ManifestEntry],
+) -> Result<()> {
+    let recorded = manifest.record(fs, lines).await;
+    recorded.map_err(Error::io("write", manifest.dir().join(MANIFEST_NAME)))
+}
+
+/// What a writer leaves to be done behind its appends. Cheap to clone; outlives the writer, and has
+/// nothing to do from then on.
+///
+/// With [`MaintenanceMode::Handed`](super::MaintenanceMode::Handed) somebody has to run it: a task or a
+/// thread that waits for something to do, or that is started whenever
+/// [`is_pending`](Self::is_pending) says so after an append.
+#[derive(Debug)]
+pub struct Maintenance<F: FileSystem> {
+    fs: Arc<F>,
+    backlog: Arc<Backlog>,
+}
+
+impl<F: FileSystem> Clone for Maintenance<F> {
+    fn clone(&self) -> Self {
+        Self {
+            fs: Arc::clone(&self.fs),
+            backlog: Arc::clone(&self.backlog),
+        }
+    }
+}
+
+impl<F: FileSystem> Maintenance<F> {
+    pub(super) fn new(fs: Arc<F>, backlog: Arc<Backlog>) -> Self {
+        Self { fs, backlog }
+    }
+
+    /// Whether there is something to do.
+    pub fn is_pending(&self) -> bool {
+        self.backlog.len() > 0
+    }
+
+    /// Does what is pending. Any number of calls may be made at once; they take turns. One that is
+    /// dropped leaves the rest to the next.
+    ///
+    /// # Errors
+    /// What went wrong with the first thing that could not be done. It stays pending, and so does
+    /// what is behind it: call again after a while. Nothing that was acknowledged depends on it.
+    pub async fn run(&self) -> Result<()> {
+        self.backlog.run(&*self.fs).await
+    }
+
+    /// Waits until something is pending. `false` once there never will be: the writer is gone.
+    pub async fn wait(&self) -> bool {
+        loop {
+            let news = self.backlog.news.notified();
+            {
+                let pending = lock(&self.backlog.pending);
+                if pending.has_ended {
+                    return false;
+                }
+                if !pending.chores.is_empty() {
+                    return true;
+                }
+            }
+            news.await;
+        }
+    }
+}
