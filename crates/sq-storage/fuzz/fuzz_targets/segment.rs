@@ -90,7 +90,7 @@ impl How {
         if !self.is(0x08) {
             return input.to_vec();
         }
-        let mut bytes = b"SQMF\x00\x01\x00\x00".to_vec();
+        let mut bytes = b"SQMF\x00\x02\x00\x00".to_vec();
         for line in input.chunks_exact(MANIFEST_LINE_LEN - 4) {
             bytes.extend_from_slice(line);
             bytes.extend_from_slice(&crc32fast::hash(line).to_be_bytes());

@@ -51,10 +51,7 @@ pub(super) struct Chain {
 
 impl From<Extent> for Seal {
     fn from(extent: Extent) -> Self {
-        Self {
-            end_offset: extent.end_offset,
-            length: extent.bytes,
-        }
+        Self::new(extent.end_offset, extent.bytes)
     }
 }
 

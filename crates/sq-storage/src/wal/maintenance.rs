@@ -56,7 +56,7 @@ impl Chore {
     fn line(&self) -> Option<ManifestEntry> {
         let (segment, seal) = match self {
             Self::ListCreated(segment) => (segment, None),
-            Self::ListSealed(segment) => (segment, Some(segment.extent().into())),
+            Self::ListSealed(segment) => (segment, Some(segment.seal())),
             Self::Trim { .. } => return None,
         };
         Some(ManifestEntry {

@@ -143,10 +143,7 @@ impl Candidate {
         let Extent { end_offset, bytes } = self.empty_extent();
         let entry = self.entry?;
         Some(ManifestEntry {
-            seal: Some(Seal {
-                end_offset,
-                length: bytes,
-            }),
+            seal: Some(Seal::new(end_offset, bytes)),
             ..entry
         })
     }
@@ -544,7 +541,7 @@ fn settle_link(
     is_last: bool,
     next_ordinal: &mut u32,
 ) -> (ManifestEntry, Segment, Option<Scan>) {
-    let (extent, seal) = (link.extent, link.seal(is_last));
+    let (extent, mut seal) = (link.extent, link.seal(is_last));
     let candidate = link.candidate;
     let id = candidate.id().unwrap_or_else(|| config.segment_ids.draw());
     let ordinal = candidate.ordinal().unwrap_or(*next_ordinal);
@@ -555,18 +552,24 @@ fn settle_link(
         mut scan,
         ..
     } = candidate;
+    let mut segment = Segment::new(id, ordinal, name, path, extent);
+    if let Some(seal) = &mut seal {
+        // Of frames behind the segment's end it says too much: then it is kept for longer.
+        let scanned = || scan.as_ref().and_then(|s| s.index.times());
+        seal.times = seal.times.or_else(scanned);
+        segment.set_times(seal.times);
+    }
+    // An index that knows of frames behind the segment's end would find their timestamps: then the
+    // first reader makes one that does not.
+    if let Some(scan) = scan.as_mut().filter(|s| s.last_position < extent.bytes) {
+        segment = segment.with_index(std::mem::take(&mut scan.index));
+    }
     let entry = ManifestEntry {
         id,
         ordinal,
         name,
         seal,
     };
-    let mut segment = Segment::new(id, ordinal, name, path, extent);
-    // An index that knows of frames behind the segment's end would find their timestamps: then the
-    // first reader makes one that does not.
-    if let Some(scan) = scan.as_mut().filter(|s| s.last_position < extent.bytes) {
-        segment = segment.with_index(std::mem::take(&mut scan.index));
-    }
     (entry, segment, scan)
 }
 

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use sq_sim::FileHandle;
 use tokio::sync::{OnceCell, watch};
 
+use super::manifest::{Seal, SegmentTimes};
 use super::segment::SegmentName;
 use crate::frame::FrameHeader;
 
@@ -21,6 +22,8 @@ pub(super) struct Segment {
     pub(super) name: SegmentName,
     pub(super) path: PathBuf,
     extent: Mutex<Extent>,
+    /// When the records of a segment are from that takes no more of them.
+    times: OnceLock<SegmentTimes>,
     /// What is known of the frames' places. Filled by the writer as it writes, or by the first
     /// reader of a segment that was sealed before the partition was opened.
     pub(super) index: OnceCell<Mutex<Index>>,
@@ -51,6 +54,7 @@ impl Segment {
             name,
             path,
             extent: Mutex::new(extent),
+            times: OnceLock::new(),
             index: OnceCell::new(),
             handle: OnceCell::new(),
         }
@@ -60,6 +64,29 @@ impl Segment {
         Self {
             index: OnceCell::new_with(Some(Mutex::new(index))),
             ..self
+        }
+    }
+
+    /// When its records are from: as its seal says, or else its index, if either is there.
+    pub(super) fn times(&self) -> Option<SegmentTimes> {
+        let sealed = self.times.get().copied();
+        sealed.or_else(|| self.index.get().and_then(|index| lock(index).times()))
+    }
+
+    /// Fixes when the records of a segment are from that takes no more of them.
+    pub(super) fn set_times(&self, times: Option<SegmentTimes>) {
+        if let Some(times) = times {
+            // A segment is sealed once, and what it was sealed with stays.
+            let _ = self.times.set(times);
+        }
+    }
+
+    /// What the manifest says of it once it takes no more records.
+    pub(super) fn seal(&self) -> Seal {
+        self.set_times(self.times());
+        Seal {
+            times: self.times(),
+            ..Seal::from(self.extent())
         }
     }
 
@@ -77,6 +104,7 @@ impl Segment {
 pub(super) struct Index {
     entries: Vec<IndexEntry>,
     max_timestamp_ms: Option<i64>,
+    last_append_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +132,7 @@ impl Index {
             });
         }
         self.max_timestamp_ms = self.max_timestamp_ms.max(Some(header.max_timestamp_ms));
+        self.last_append_ms = header.append_time_ms;
     }
 
     /// A frame at or before the one that holds `offset`: its offset and position.
@@ -122,6 +151,14 @@ impl Index {
         self.entries
             .get(behind.checked_sub(1)?)
             .map(|e| (e.offset, e.position))
+    }
+
+    /// When the frames are from; `None` while there is none.
+    pub(super) fn times(&self) -> Option<SegmentTimes> {
+        self.max_timestamp_ms.map(|max_timestamp_ms| SegmentTimes {
+            max_timestamp_ms,
+            last_append_ms: self.last_append_ms,
+        })
     }
 
     /// The greatest timestamp of any frame.

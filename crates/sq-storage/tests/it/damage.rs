@@ -576,7 +576,7 @@ fn that_a_segment_was_begun_tells_what_the_one_before_it_held() {
         machine.fs.flip_bit(segment(0), at as u64, 3).unwrap();
         // Behind the header, the older one's first line.
         let manifest = PathBuf::from(DIR).join("manifest");
-        machine.fs.flip_bit(&manifest, 8 + 48 + 30, 0).unwrap();
+        machine.fs.flip_bit(&manifest, 8 + 64 + 30, 0).unwrap();
         for _ in 0..2 {
             let log = machine.open().await;
             let damage = &log.recovery_report().damage;

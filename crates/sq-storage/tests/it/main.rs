@@ -12,6 +12,7 @@ mod damage;
 mod disk;
 mod faults;
 mod maintenance;
+mod manifest;
 mod model;
 mod mutants;
 mod opening;

@@ -1,0 +1,93 @@
+//! The manifest across versions of its format.
+
+use sq_storage::wal::manifest::ManifestContent;
+
+use crate::oracle::Oracle;
+use crate::support::{DIR, Machine, block_on, segment, value};
+
+/// The same manifest as version 1 wrote it.
+fn as_version_1(manifest: &[u8]) -> Vec<u8> {
+    let mut old = b"SQMF\x00\x01\x00\x00".to_vec();
+    for line in manifest[8..].chunks_exact(64) {
+        let sealed = line[0] == 2;
+        let flags = line[1] & 1;
+        let mut fields = [&[line[0], flags], &line[2..24], &[0; 20]].concat();
+        if sealed {
+            fields[24..40].copy_from_slice(&line[24..40]);
+        }
+        let crc = crc32fast::hash(&fields);
+        old.extend(fields);
+        old.extend(crc.to_be_bytes());
+    }
+    old
+}
+
+#[test]
+fn a_manifest_of_version_1_is_believed_and_written_anew() {
+    block_on(async {
+        let machine = Machine::new(51).with_segment_bytes(900);
+        let mut oracle = Oracle::default();
+        let mut log = machine.open().await;
+        for n in 0..12 {
+            oracle.append(&mut log, value(n)).await.unwrap();
+        }
+        drop(log);
+        let path = format!("{DIR}/manifest");
+        let new = machine.fs.read_file(&path).unwrap();
+        let old = as_version_1(&new);
+        assert!(ManifestContent::decode(&old).is_intact());
+        machine.fs.write_file(&path, old).unwrap();
+
+        let mut log = machine.open().await;
+        let report = log.recovery_report();
+        assert_eq!(
+            report.segments_scanned, 1,
+            "sealed ones are taken by its word"
+        );
+        assert_eq!(
+            (report.damaged_manifest_lines, &report.damage[..]),
+            (0, &[][..])
+        );
+        oracle.check(&log).await;
+        log.close_active_segment().await.unwrap();
+        drop(log);
+        let written = machine.fs.read_file(&path).unwrap();
+        assert_eq!(written[..8], *b"SQMF\x00\x02\x00\x00");
+        let content = ManifestContent::decode(&written);
+        assert!(content.is_intact() && !content.is_older);
+        assert_eq!(content.entries.len(), machine.segments().len());
+        let last = content.entries.last().and_then(|e| e.seal).unwrap();
+        assert_eq!(last.end_offset, oracle.end());
+        assert!(last.times.is_some(), "what was written here has its times");
+        oracle.check(&machine.open().await).await;
+    });
+}
+
+#[test]
+fn a_seal_says_when_its_records_are_from() {
+    block_on(async {
+        let machine = Machine::new(52);
+        let mut log = machine.open().await;
+        let wall = sq_sim::Clock::wall_ms(&machine.clock);
+        log.append(None, b"a", &[], 700).await.unwrap();
+        machine.clock.advance(std::time::Duration::from_secs(5));
+        log.append(None, b"b", &[], 300).await.unwrap();
+        machine.clock.advance(std::time::Duration::from_secs(5));
+        log.close_active_segment().await.unwrap();
+        drop(log);
+        let sealed_as = || {
+            let manifest = machine.fs.read_file(format!("{DIR}/manifest")).unwrap();
+            let seal = ManifestContent::decode(&manifest).entries[0].seal.unwrap();
+            seal.times.map(|t| (t.max_timestamp_ms, t.last_append_ms))
+        };
+        assert_eq!(sealed_as(), Some((700, wall + 5_000)));
+        // Where the manifest is lost, the frames say it.
+        machine.fs.delete_file(format!("{DIR}/manifest")).unwrap();
+        let mut log = machine.open().await;
+        log.close_active_segment().await.unwrap();
+        log.append(None, b"c", &[], 0).await.unwrap();
+        drop(log);
+        assert_eq!(machine.segments().first(), Some(&segment(0)));
+        assert_eq!(sealed_as(), Some((700, wall + 5_000)));
+    });
+}
