@@ -102,6 +102,14 @@ impl<F: FileSystem> LogReader<F> {
         Self { fs, state }
     }
 
+    pub(super) fn fs(&self) -> &Arc<F> {
+        &self.fs
+    }
+
+    pub(super) fn state(&self) -> &LogState {
+        &self.state
+    }
+
     /// The first offset that the log still holds, or would hold.
     pub fn start_offset(&self) -> u64 {
         self.state.start()

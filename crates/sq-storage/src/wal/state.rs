@@ -189,6 +189,11 @@ impl LogState {
         Arc::clone(&self.segments.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Whether a segment is part of the log still.
+    pub(super) fn holds(&self, id: u64) -> bool {
+        self.segments().iter().any(|s| s.id == id)
+    }
+
     pub(super) fn push(&self, segment: Arc<Segment>) {
         let mut slot = self
             .segments

@@ -18,4 +18,5 @@ mod mutants;
 mod opening;
 mod oracle;
 mod reading;
+mod scrub;
 mod support;

@@ -30,6 +30,21 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
+/// Runs a future to its end; whenever it waits for time, time passes.
+pub(crate) async fn as_time_passes<T>(clock: &VirtualClock, future: impl Future<Output = T>) -> T {
+    let passing = async {
+        loop {
+            tokio::task::yield_now().await;
+            clock.advance_to_next();
+        }
+    };
+    tokio::select! {
+        biased;
+        output = future => output,
+        () = passing => unreachable!("time does not end"),
+    }
+}
+
 /// A machine with one partition on it.
 #[derive(Clone)]
 pub(crate) struct Machine {
