@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sq_sim::{Clock, FileSystem};
-use sq_storage::SegmentIds;
+use sq_storage::{SegmentIds, TailCache, WalConfig};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
@@ -113,7 +113,11 @@ impl<F: FileSystem> Broker<F> {
             appends,
             clock: Arc::clone(&clock),
             limits: partition_limits(&config),
-            segment_ids: SegmentIds::seeded(rng.random()),
+            wal: WalConfig {
+                segment_ids: SegmentIds::seeded(rng.random()),
+                tail_cache: TailCache::new(config.limits.tail_cache_bytes),
+                ..WalConfig::new(data_dir.path())
+            },
             opening: Semaphore::new(OPENING_AT_A_TIME),
         });
         let topic_rng = StdRng::from_rng(&mut rng);

@@ -93,6 +93,6 @@ pub use record::{Header, Record};
 pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
     Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload, RecoveryReport,
-    Rotation, Scrub, ScrubFinding, ScrubTotals, SegmentIds, SegmentInfo, StoredFrame, WalConfig,
-    WalWriter,
+    Rotation, Scrub, ScrubFinding, ScrubTotals, SegmentIds, SegmentInfo, StoredFrame, TailCache,
+    WalConfig, WalWriter,
 };

@@ -47,6 +47,8 @@ node_in_flight_bytes = 536870912
 # Bytes of one fetch response (a first batch is whole even if it is larger), and of all of them.
 max_fetch_bytes = 57671680
 fetch_memory_bytes = 536870912
+# Bytes of the batches stored last that are kept in memory for consumers that have caught up.
+tail_cache_bytes = 67108864
 # Bytes of one batch decompressed, which only a lookup by timestamp does.
 max_decompressed_bytes = 134217728
 "#;
@@ -59,7 +61,7 @@ const FRAME: i64 = i32::MAX as i64;
 /// More memory than a machine has, in bytes.
 const MEMORY: i64 = 1 << 44;
 
-const SETTINGS: [(&str, Setter); 14] = [
+const SETTINGS: [(&str, Setter); 15] = [
     ("listen", |c, key, v| set(&mut c.listen, address(key, v)?)),
     ("advertise", |c, key, v| {
         set(&mut c.advertise, Some(address(key, v)?))
@@ -106,6 +108,9 @@ const SETTINGS: [(&str, Setter); 14] = [
             &mut c.limits.fetch_memory_bytes,
             whole(key, v, 1024, MEMORY)?,
         )
+    }),
+    ("limits.tail_cache_bytes", |c, key, v| {
+        set(&mut c.limits.tail_cache_bytes, whole(key, v, 0, MEMORY)?)
     }),
     ("limits.max_decompressed_bytes", |c, key, v| {
         set(

@@ -60,6 +60,9 @@ pub struct Limits {
     /// Bytes of fetch responses that are being built and sent, over all connections
     /// (`limits.fetch_memory_bytes`).
     pub fetch_memory_bytes: usize,
+    /// Bytes of the batches stored last, over all partitions, that are kept in memory for consumers that
+    /// have caught up; 0 for none (`limits.tail_cache_bytes`).
+    pub tail_cache_bytes: usize,
     /// The most that a batch may hold once decompressed for a lookup by timestamp, in bytes
     /// (`limits.max_decompressed_bytes`).
     pub max_decompressed_bytes: usize,
@@ -92,6 +95,7 @@ impl Default for Limits {
             node_in_flight_bytes: 512 * MIB,
             max_fetch_bytes: 55 * MIB,
             fetch_memory_bytes: 512 * MIB,
+            tail_cache_bytes: 64 * MIB,
             max_decompressed_bytes: 128 * MIB,
         }
     }

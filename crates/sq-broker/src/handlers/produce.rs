@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use kafka_protocol::messages::{ProduceRequest, ProduceResponse, TopicName as WireName};
@@ -21,6 +22,9 @@ use crate::topics::Topic;
 
 /// No acknowledgement: the response is left out.
 const ACKS_NONE: i16 = 0;
+
+/// How many times its own size a batch may keep in memory for as long as the log's tail is kept.
+const MOST_PINNED: usize = 4;
 
 /// An offset or a time that there is not.
 const NONE: i64 = -1;
@@ -123,10 +127,21 @@ async fn queue<F: FileSystem>(
     let most = topic.config.max_message_bytes as usize;
     let header = validate_produced(&records, most, version)
         .map_err(|error| (error.response(), error.to_string()))?;
+    let records = detached(records, memory.bytes());
     partition
         .enqueue(NewBatch::new(records, &header).holding(memory))
         .await
         .map_err(|e| refused(&e))
+}
+
+/// A batch, in a buffer of its own where it is a small part of its request: the log's tail is kept in
+/// memory, and would keep all of the request with it.
+fn detached(records: Bytes, request_bytes: usize) -> Bytes {
+    if records.len() < request_bytes / MOST_PINNED {
+        Bytes::copy_from_slice(&records)
+    } else {
+        records
+    }
 }
 
 impl Produced {
@@ -198,4 +213,25 @@ fn refused(error: &AppendError) -> Refusal {
         AppendError::Closed => ResponseError::NotLeaderOrFollower,
     };
     (code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_keeps_no_more_than_four_times_its_size() {
+        // The tail in memory held one small batch of each large request, and all of the request with it.
+        let request = Bytes::from(vec![7; 4_000]);
+        let (small, large) = (request.slice(10..1_009), request.slice(10..1_010));
+        assert_eq!(detached(small.clone(), request.len()), small);
+        assert_ne!(
+            detached(small.clone(), request.len()).as_ptr(),
+            small.as_ptr()
+        );
+        assert_eq!(
+            detached(large.clone(), request.len()).as_ptr(),
+            large.as_ptr()
+        );
+    }
 }

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sq_sim::{Clock, FileSystem};
-use sq_storage::{LogReader, SegmentIds, TopicName, WalConfig};
+use sq_storage::{LogReader, TopicName, WalConfig};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
@@ -45,8 +45,9 @@ pub struct PartitionEnv<F: FileSystem> {
     pub clock: Arc<dyn Clock>,
     /// What is kept in mind and how much of it.
     pub limits: PartitionLimits,
-    /// Where segment ids come from.
-    pub segment_ids: SegmentIds,
+    /// What their logs have in common: where they are, where segment ids come from, and what bounds
+    /// them together.
+    pub wal: WalConfig,
     /// Bounds how many partitions are opened at a time.
     pub opening: Semaphore,
 }

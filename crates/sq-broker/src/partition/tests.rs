@@ -48,18 +48,19 @@ impl Machine {
             appends: Appends { fs, runtime: None },
             clock: Arc::new(self.clock.clone()),
             limits: self.limits,
-            segment_ids: SegmentIds::seeded(self.fs.operations()),
+            wal: WalConfig {
+                max_segment_bytes: self.segment_bytes,
+                segment_ids: SegmentIds::seeded(self.fs.operations()),
+                maintenance: MaintenanceMode::Handed,
+                ..WalConfig::new(DIR)
+            },
             opening: Semaphore::new(1),
         };
         let id = PartitionId {
             topic: TopicName::new("orders").unwrap(),
             partition: 0,
         };
-        let config = WalConfig {
-            max_segment_bytes: self.segment_bytes,
-            maintenance: MaintenanceMode::Handed,
-            ..WalConfig::new(DIR)
-        };
+        let config = env.wal.clone();
         Partition::start(Arc::new(env), id, config)
     }
 

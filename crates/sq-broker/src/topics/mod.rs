@@ -262,8 +262,7 @@ impl<F: FileSystem> Topics<F> {
     }
 
     fn wal_config(&self, config: &TopicConfig) -> WalConfig {
-        let mut wal = WalConfig::new(self.data_dir.path());
-        wal.segment_ids = self.env.segment_ids.clone();
+        let mut wal = self.env.wal.clone();
         let largest_frame = config.max_message_bytes as usize + FRAME_HEADER_LEN;
         wal.max_frame_bytes = wal.max_frame_bytes.max(largest_frame);
         wal.max_segment_bytes = config.segment_bytes;

@@ -9,6 +9,8 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::tail::TailCache;
+
 /// Who decides when a segment is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rotation {
@@ -53,6 +55,9 @@ pub struct WalConfig {
     /// Whether a partition opens although a segment that its manifest lists is not there. Its offsets
     /// then answer with an error; without this the partition does not open.
     pub serve_around_missing: bool,
+    /// Keeps what was appended last in memory, for readers. A configuration that is cloned shares it, and
+    /// so do all partitions that are opened with clones.
+    pub tail_cache: TailCache,
     /// Where segment ids come from.
     pub segment_ids: SegmentIds,
     /// Who does what no append has to wait for.
@@ -60,7 +65,7 @@ pub struct WalConfig {
 }
 
 impl WalConfig {
-    /// The defaults (1 GiB, 7 days, internal rotation) for a data directory.
+    /// The defaults (1 GiB, 7 days, internal rotation, a tail cache of 64 MiB) for a data directory.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
             data_dir: data_dir.into(),
@@ -70,6 +75,7 @@ impl WalConfig {
             max_frame_bytes: 64 << 20,
             max_poisoned_in_a_row: 3,
             serve_around_missing: false,
+            tail_cache: TailCache::default(),
             segment_ids: SegmentIds::from_system(),
             maintenance: MaintenanceMode::Inline,
         }

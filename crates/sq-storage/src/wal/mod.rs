@@ -15,6 +15,7 @@ mod scan;
 mod scrub;
 pub mod segment;
 mod state;
+mod tail;
 mod writer;
 
 pub use batch::{Batch, ClosedSegment};
@@ -25,4 +26,5 @@ pub use payload::Payload;
 pub use reader::{LogReader, SegmentInfo, StoredFrame};
 pub use recovery::{RecoveryReport, UnacknowledgedTail};
 pub use scrub::{Scrub, ScrubFinding, ScrubTotals};
+pub use tail::TailCache;
 pub use writer::WalWriter;

@@ -45,24 +45,23 @@ impl StoredFrame {
     }
 }
 
+impl StoredFrame {
+    pub(super) fn new(header: &FrameHeader, payload: Payload) -> Self {
+        Self {
+            base_offset: header.base_offset,
+            record_count: header.record_count,
+            max_timestamp_ms: header.max_timestamp_ms,
+            append_time_ms: header.append_time_ms,
+            leader_epoch: header.leader_epoch,
+            kind: header.kind,
+            payload,
+        }
+    }
+}
+
 impl From<Frame> for StoredFrame {
     fn from(frame: Frame) -> Self {
-        let FrameHeader {
-            base_offset,
-            record_count,
-            max_timestamp_ms,
-            append_time_ms,
-            ..
-        } = frame.header;
-        Self {
-            base_offset,
-            record_count,
-            max_timestamp_ms,
-            append_time_ms,
-            leader_epoch: frame.header.leader_epoch,
-            kind: frame.header.kind,
-            payload: frame.body.into(),
-        }
+        Self::new(&frame.header, frame.body.into())
     }
 }
 
@@ -165,26 +164,25 @@ impl<F: FileSystem> LogReader<F> {
         let mut next = offset;
         let mut left = max_bytes;
         while next < end && (frames.is_empty() || left > 0) {
-            let Some(segment) = self.segment_at(next) else {
-                break;
-            };
             let before = frames.len();
-            if let Err(e) = self
-                .read_segment(&segment, next, &mut left, &mut frames)
-                .await
-            {
-                if frames.is_empty() {
-                    return Err(e);
+            if !self.state.tail().read(next, end, &mut left, &mut frames) {
+                // What is in memory is read from there, as far as it still is by then.
+                let end = self
+                    .state
+                    .tail()
+                    .start()
+                    .map_or(end, |start| end.min(start));
+                let read = self.read_file(next, end, &mut left, &mut frames).await;
+                match read {
+                    Err(e) if frames.is_empty() => return Err(e),
+                    Err(_) => break,
+                    Ok(()) => {}
                 }
-                break;
             }
             if frames.len() == before {
                 break;
             }
             next = frames.last().map_or(end, StoredFrame::end_offset);
-            if next < segment.extent().end_offset {
-                break;
-            }
         }
         Ok(frames)
     }
@@ -339,14 +337,19 @@ impl<F: FileSystem> LogReader<F> {
             .cloned()
     }
 
-    async fn read_segment(
+    /// Adds frames from the file that holds `offset`, of those that begin below `end`.
+    async fn read_file(
         &self,
-        segment: &Segment,
         offset: u64,
+        end: u64,
         left: &mut usize,
         frames: &mut Vec<StoredFrame>,
     ) -> Result<(), ReadError> {
-        let end = segment.extent().end_offset;
+        let Some(segment) = self.segment_at(offset) else {
+            return Ok(());
+        };
+        let segment = &*segment;
+        let end = segment.extent().end_offset.min(end);
         let piece = left.saturating_add(READ_AHEAD_LEN);
         let mut walk = self.walk_to(segment, offset, piece).await?;
         loop {

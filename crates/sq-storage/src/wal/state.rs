@@ -9,6 +9,7 @@ use tokio::sync::{OnceCell, watch};
 
 use super::manifest::{Seal, SegmentTimes};
 use super::segment::SegmentName;
+use super::tail::{Tail, TailCache};
 use crate::frame::FrameHeader;
 
 /// A frame's place is remembered for every so many bytes of a segment.
@@ -172,12 +173,14 @@ impl Index {
 pub(super) struct LogState {
     segments: RwLock<Arc<Vec<Arc<Segment>>>>,
     start: AtomicU64,
+    tail: Arc<Tail>,
     end: watch::Sender<u64>,
 }
 
 impl LogState {
-    pub(super) fn new(segments: Vec<Arc<Segment>>, start: u64, end: u64) -> Self {
+    pub(super) fn new(segments: Vec<Arc<Segment>>, start: u64, end: u64, cache: TailCache) -> Self {
         Self {
+            tail: Tail::new(cache),
             segments: RwLock::new(Arc::new(segments)),
             start: AtomicU64::new(start),
             end: watch::Sender::new(end),
@@ -208,6 +211,11 @@ impl LogState {
 
     pub(super) fn end(&self) -> u64 {
         *self.end.borrow()
+    }
+
+    /// What of the log is held in memory.
+    pub(super) fn tail(&self) -> &Arc<Tail> {
+        &self.tail
     }
 
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::batch::{Batch, ClosedSegment};
 use super::config::{MaintenanceMode, Rotation, WalConfig};
 use super::maintenance::{Backlog, Chore, Maintenance};
-use super::reader::LogReader;
+use super::reader::{LogReader, StoredFrame};
 use super::recovery::{Place, Recovered, RecoveryReport, recover};
 use super::segment::SegmentHeader;
 use super::state::{Extent, LogState, Segment, lock};
@@ -123,6 +123,7 @@ impl<F: FileSystem> WalWriter<F> {
     ) -> Self {
         let start = recovered.segments.first().map_or(0, |s| s.name.base_offset);
         let next_offset = recovered.next_offset;
+        let tail_cache = config.tail_cache.clone();
         let mut writer = Self {
             segment_base_offset: next_offset,
             segment_position: 0,
@@ -144,7 +145,12 @@ impl<F: FileSystem> WalWriter<F> {
             next_ordinal: recovered.next_ordinal,
             poisoned_in_a_row: 0,
             backlog: Arc::new(Backlog::new(recovered.manifest)),
-            state: Arc::new(LogState::new(recovered.segments, start, next_offset)),
+            state: Arc::new(LogState::new(
+                recovered.segments,
+                start,
+                next_offset,
+                tail_cache,
+            )),
             report: recovered.report,
         };
         if let Some(retired) = recovered.retired {
@@ -305,6 +311,9 @@ impl<F: FileSystem> WalWriter<F> {
             end_offset: self.next_offset,
             bytes,
         });
+        if self.state.tail().is_on() {
+            self.state.tail().push(stored(&group.headers, batches));
+        }
         self.state.publish(self.next_offset);
         Ok(group.count)
     }
@@ -562,6 +571,14 @@ struct Group {
     bytes: u64,
     end_offset: u64,
     count: usize,
+}
+
+/// The frames of a write as a reader gets them.
+fn stored(headers: &[(u64, FrameHeader)], batches: &[Batch]) -> Vec<StoredFrame> {
+    let stored = |((_, header), batch): (&(u64, FrameHeader), &Batch)| {
+        StoredFrame::new(header, batch.payload.as_slice().into())
+    };
+    headers.iter().zip(batches).map(stored).collect()
 }
 
 /// Whether a write failed for want of space, which leaves the file's earlier bytes alone.

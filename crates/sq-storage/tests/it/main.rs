@@ -20,3 +20,4 @@ mod oracle;
 mod reading;
 mod scrub;
 mod support;
+mod tail;

@@ -13,7 +13,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use sq_sim::{Effect, Errno, Fault, OpKind, SyncFailure, poll_n_then_drop};
 use sq_storage::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
-use sq_storage::{Action, Batch, MaintenanceMode, Result, Rotation};
+use sq_storage::{Action, Batch, MaintenanceMode, Result, Rotation, TailCache};
 
 use crate::disk::Habits;
 use crate::oracle::Oracle;
@@ -69,6 +69,8 @@ impl Life {
         let bytes = *[600, 900, 5_000, 50_000].choose(&mut rng).unwrap();
         let mut machine = Machine::new(seed).with_segment_bytes(bytes);
         machine.habits = habits;
+        // None, one that a few records fill, and one that holds all.
+        machine.config.tail_cache = TailCache::new([0, 3_000, 1 << 26][seed as usize % 3]);
         machine.habits.detached |= rng.random_range(0..2) == 0;
         if rng.random_range(0..5) == 0 {
             machine.config.rotation = Rotation::External;

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use sq_sim::{InMemoryFileSystem, Keep, VirtualClock};
 use sq_storage::wal::segment::SegmentName;
-use sq_storage::{Error, LogReader, Record, Result, SegmentIds, TopicName, WalConfig, WalWriter};
+use sq_storage::{
+    Error, LogReader, Record, Result, SegmentIds, TailCache, TopicName, WalConfig, WalWriter,
+};
 
 use crate::disk::{Disk, Habits};
 
@@ -61,6 +63,8 @@ impl Machine {
             max_segment_age: Duration::from_hours(1),
             max_frame_bytes: 1 << 18,
             segment_ids: SegmentIds::seeded(seed),
+            // Most tests are about what the files hold.
+            tail_cache: TailCache::off(),
             ..WalConfig::new("/data")
         };
         let clock = VirtualClock::new();
