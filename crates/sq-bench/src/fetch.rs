@@ -1,0 +1,173 @@
+//! `fetch`: a broker's fetch path, for a consumer that catches up with what is in the page cache.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::pread;
+
+use crate::batch::value;
+use crate::broker::{Broker, find_sq};
+use crate::librdkafka;
+use crate::machine::Pid;
+use crate::run::Run;
+use crate::stats::{float, median};
+use crate::table::{Row, Table, Target, Unit};
+use crate::time::now;
+use crate::wire::Connection;
+
+const TOPIC: &str = "fetch";
+const RECORD_BYTES: usize = 1024;
+
+/// Bytes of one raw fetch, and of one read of a file.
+const AT_A_TIME: u32 = 8 << 20;
+
+/// What `fetch` can be told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The broker to run [default: this tree's, built for release].
+    #[arg(long, value_name = "PATH")]
+    sq: Option<PathBuf>,
+    /// Where scratch data goes [default: the build's directory].
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Rounds of each.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Records to catch up with.
+    #[arg(long, default_value_t = 2_000_000)]
+    records: u64,
+}
+
+/// What one way of reading gave: its speed, and which part of a core each process took for it.
+#[derive(Clone, Copy)]
+struct Reading {
+    megabytes_per_second: f64,
+    client: f64,
+    broker: f64,
+}
+
+#[derive(Clone, Copy)]
+struct Round {
+    plain: f64,
+    raw: Reading,
+    client: Reading,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let sq = find_sq(args.sq.clone())?;
+    let run = Run::new(args.dir.clone(), 1 + 3 * args.rounds as u64)?;
+    run.step("write what is to be read");
+    let data_dir = run.dir().join("data");
+    let broker = Broker::start(&sq, &data_dir)?;
+    let bootstrap = broker.address().to_string();
+    let mut connection = Connection::open(broker.address())?;
+    connection.create_topic(TOPIC, 1, &[])?;
+    librdkafka::batched(&bootstrap, TOPIC, 1, &value(RECORD_BYTES), args.records)?;
+    let partition = data_dir.join(TOPIC).join("0");
+    let mut rounds = Vec::new();
+    for _ in 0..args.rounds {
+        run.step("plain reads of the files");
+        let plain = plain(&partition)?;
+        run.step("raw fetches");
+        let raw = measured(&broker, || raw(&mut connection, args.records))?;
+        run.step("librdkafka");
+        let client = measured(&broker, || {
+            let run = librdkafka::consume(&bootstrap, TOPIC, 0, args.records)?;
+            Ok((run.bytes, run.took))
+        })?;
+        rounds.push(Round { plain, raw, client });
+    }
+    let mut table = Table::new("fetch: catching up, records of 1 KiB, warm");
+    report(&rounds, &mut table);
+    let load = run.finish()?;
+    crate::run::print(&table, &load)
+}
+
+/// What `read` takes, in bytes and time, and how busy it keeps both processes.
+fn measured(broker: &Broker, read: impl FnOnce() -> Result<(u64, Duration)>) -> Result<Reading> {
+    let broker_before = broker.pid().cpu_time()?;
+    let client_before = Pid::this().cpu_time()?;
+    let begun = now();
+    let (bytes, took) = read()?;
+    let whole = now().duration_since(begun);
+    let client = Pid::this().cpu_time()?.saturating_sub(client_before);
+    let of_broker = broker.pid().cpu_time()?.saturating_sub(broker_before);
+    let share = |time: Duration| time.as_secs_f64() / whole.as_secs_f64();
+    Ok(Reading {
+        megabytes_per_second: float(bytes) / 1e6 / took.as_secs_f64(),
+        client: share(client),
+        broker: share(of_broker),
+    })
+}
+
+/// Fetches everything over one connection, and looks at the batches' headers only.
+fn raw(connection: &mut Connection, records: u64) -> Result<(u64, Duration)> {
+    let begun = now();
+    let (mut bytes, mut next) = (0, 0);
+    while next < records {
+        let fetched = connection.fetch(TOPIC, next, AT_A_TIME.cast_signed())?;
+        let behind = fetched.next_offset.context("nothing was fetched")?;
+        ensure!(behind > next, "the same batches came again");
+        bytes += fetched.bytes;
+        next = behind;
+    }
+    Ok((bytes, now().duration_since(begun)))
+}
+
+/// Reads the partition's files through once: the speed of the page cache, in MB/s.
+fn plain(partition: &Path) -> Result<f64> {
+    let mut buffer = vec![0; AT_A_TIME as usize];
+    let begun = now();
+    let mut bytes = 0;
+    for path in crate::machine::files(partition)? {
+        let file = rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut at = 0;
+        loop {
+            let read = pread(&file, &mut buffer, at)? as u64;
+            if read == 0 {
+                break;
+            }
+            at += read;
+        }
+        bytes += at;
+    }
+    Ok(float(bytes) / 1e6 / now().duration_since(begun).as_secs_f64())
+}
+
+fn report(rounds: &[Round], table: &mut Table) {
+    let of = |get: fn(&Round) -> f64| median(rounds.iter().map(get));
+    let unit = Unit::MegabytesPerSecond;
+    let plain = of(|r| r.plain);
+    let shares = |get: fn(&Round) -> Reading| {
+        let part = |part: fn(&Reading) -> f64| {
+            100.0 * median(rounds.iter().map(|round| part(&get(round))))
+        };
+        format!(
+            "of a core: client {:.0} %, broker {:.0} %",
+            part(|r| r.client),
+            part(|r| r.broker)
+        )
+    };
+    table.push(Row::new("plain reads of the files, from the page cache").figure(plain, unit));
+    let raw = of(|r| r.raw.megabytes_per_second);
+    table.push(
+        Row::new("catching up, raw fetches; beside: plain reads")
+            .beside(plain, unit)
+            .figure(raw, unit)
+            .ratio(of(|r| r.raw.megabytes_per_second / r.plain))
+            .note(shares(|r| r.raw)),
+    );
+    let client = of(|r| r.client.megabytes_per_second);
+    table.push(
+        Row::new("catching up, librdkafka; beside: raw fetches")
+            .beside(raw, unit)
+            .figure(client, unit)
+            .ratio(of(|r| {
+                r.client.megabytes_per_second / r.raw.megabytes_per_second
+            }))
+            .judge(client, unit, Target::AtLeast(2_300.0))
+            .note(shares(|r| r.client)),
+    );
+}

@@ -1,0 +1,207 @@
+//! librdkafka, as a program that uses it would.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Message as _};
+use rdkafka::producer::{
+    BaseProducer, BaseRecord, DefaultProducerContext, Producer as _, ProducerContext,
+    ThreadedProducer,
+};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::{ClientContext, mocking::MockCluster};
+use sq_sim::Instant;
+
+use crate::stats::{Latencies, Summary};
+use crate::time::now;
+
+/// How long an answer is waited for before a run counts as failed.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Records before those whose latency is measured.
+const WARM_UP: usize = 200;
+
+/// Counts the records that failed.
+#[derive(Debug, Default)]
+struct Failures(AtomicU64);
+
+impl ClientContext for Failures {}
+
+impl ProducerContext for Failures {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if result.is_err() {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Says when the library reported each record, and whether it was stored.
+#[derive(Debug)]
+struct Reports(SyncSender<(Instant, bool)>);
+
+impl ClientContext for Reports {}
+
+impl ProducerContext for Reports {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        // An error means that the run has failed and nobody listens.
+        let _ = self.0.send((now(), result.is_ok()));
+    }
+}
+
+/// What a run of a producer or consumer gave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transfer {
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+    pub(crate) took: Duration,
+}
+
+fn config(bootstrap: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap);
+    config.set("socket.nagle.disable", "true");
+    config
+}
+
+/// The library's own broker, which stores nothing: what is measured against it is the client.
+pub(crate) fn mock() -> Result<MockCluster<'static, DefaultProducerContext>> {
+    MockCluster::new(1).context("no mock broker")
+}
+
+/// One record in flight: the latency of each, for `duration`.
+pub(crate) fn one_at_a_time(
+    bootstrap: &str,
+    topic: &str,
+    value: &[u8],
+    duration: Duration,
+) -> Result<Summary> {
+    let (reports, reported) = sync_channel(1);
+    let producer: ThreadedProducer<Reports> = config(bootstrap)
+        .set("acks", "all")
+        .set("linger.ms", "0")
+        .create_with_context(Reports(reports))?;
+    // From before the record is handed to the library to when the library reports it; this thread's
+    // own waking up comes after.
+    let send = || -> Result<Duration> {
+        let record = BaseRecord::<[u8], [u8]>::to(topic)
+            .partition(0)
+            .payload(value);
+        let begun = now();
+        producer.send(record).map_err(|(error, _)| error)?;
+        let (done, stored) = reported.recv_timeout(PATIENCE)?;
+        ensure!(stored, "a record failed");
+        Ok(done.duration_since(begun))
+    };
+    // The first few find the broker and open the connection.
+    for _ in 0..WARM_UP {
+        send()?;
+    }
+    let mut latencies = Latencies::new()?;
+    let begun = now();
+    while now().duration_since(begun) < duration {
+        latencies.record(send()?);
+    }
+    Ok(latencies.summary())
+}
+
+/// Sends `records` as fast as the client can, in batches, and waits until all are acknowledged.
+pub(crate) fn batched(
+    bootstrap: &str,
+    topic: &str,
+    partitions: i32,
+    value: &[u8],
+    records: u64,
+) -> Result<Transfer> {
+    let producer: BaseProducer<Failures> = config(bootstrap)
+        .set("acks", "all")
+        .set("linger.ms", "5")
+        .set("queue.buffering.max.messages", "200000")
+        // Millions of calls that say "stored" are work that few programs ask for: that all are
+        // stored is known when the queue is empty and none has failed.
+        .set("delivery.report.only.error", "true")
+        .create_with_context(Failures::default())?;
+    producer.client().fetch_metadata(Some(topic), PATIENCE)?;
+    let begun = now();
+    let mut partition = 0;
+    for sent in 0..records {
+        // A stretch of records for each partition in turn, so that batches are full.
+        if sent % 2_000 == 0 {
+            partition = (partition + 1) % partitions;
+        }
+        let mut record = BaseRecord::<[u8], [u8]>::to(topic)
+            .partition(partition)
+            .payload(value);
+        loop {
+            match producer.send(record) {
+                Ok(()) => break,
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => {
+                    record = back;
+                    producer.poll(Duration::from_millis(1));
+                }
+                Err((error, _)) => return Err(error.into()),
+            }
+        }
+    }
+    while producer.in_flight_count() > 0 {
+        ensure!(now().duration_since(begun) < 10 * PATIENCE, "no end of it");
+        producer.poll(Duration::from_millis(1));
+    }
+    let took = now().duration_since(begun);
+    let failed = producer.context().0.load(Ordering::Relaxed);
+    ensure!(failed == 0, "{failed} records failed");
+    Ok(Transfer {
+        records,
+        bytes: records * value.len() as u64,
+        took,
+    })
+}
+
+/// Reads partition 0 from `from` on, until it has had the record before offset `end`. The time runs
+/// from the first record on: what comes before is the client's search for the broker.
+pub(crate) fn consume(bootstrap: &str, topic: &str, from: u64, end: u64) -> Result<Transfer> {
+    let consumer: BaseConsumer = config(bootstrap)
+        .set("group.id", "unused")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("fetch.message.max.bytes", "10485760")
+        .set("queued.max.messages.kbytes", "262144")
+        .set("fetch.wait.max.ms", "100")
+        .create()?;
+    let mut assignment = TopicPartitionList::new();
+    let first = Offset::Offset(i64::try_from(from)?);
+    assignment.add_partition_offset(topic, 0, first)?;
+    consumer.assign(&assignment)?;
+    let mut begun = None;
+    let (mut records, mut bytes) = (0, 0);
+    let mut next = from;
+    while next < end {
+        let message = match consumer.poll(PATIENCE) {
+            None => bail!("nothing came for {PATIENCE:?} behind offset {next}"),
+            Some(message) => message?,
+        };
+        ensure!(
+            u64::try_from(message.offset())? == next,
+            "offset {} came where {next} was to",
+            message.offset()
+        );
+        begun.get_or_insert_with(now);
+        next += 1;
+        records += 1;
+        bytes += message.payload_len() as u64;
+    }
+    let took = begun.map_or(Duration::ZERO, |begun| now().duration_since(begun));
+    Ok(Transfer {
+        records,
+        bytes,
+        took,
+    })
+}
