@@ -92,7 +92,7 @@ pub use error::{Action, DamageReason, Error, Evidence, ReadError, Result};
 pub use record::{Header, Record};
 pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
-    Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload, RecoveryReport,
-    Rotation, Scrub, ScrubFinding, ScrubTotals, SegmentIds, SegmentInfo, StoredFrame, TailCache,
-    WalConfig, WalWriter,
+    Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload, Preparation,
+    Prepared, RecoveryReport, Rotation, Scrub, ScrubFinding, ScrubTotals, SegmentIds, SegmentInfo,
+    StoredFrame, TailCache, WalConfig, WalWriter,
 };

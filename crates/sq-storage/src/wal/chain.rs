@@ -117,6 +117,17 @@ impl Link {
             && self.damage.is_empty()
     }
 
+    /// Where the file ends that takes no further write, if it is longer, and holds nothing but zeros
+    /// behind its last frame.
+    pub(super) fn length_to_trim(&self) -> Option<u64> {
+        let scan = self.candidate.scan.as_ref()?;
+        let [run] = scan.runs.as_slice() else {
+            return None;
+        };
+        let is_whole = self.tail.is_none() && self.damage.is_empty() && !scan.has_data_behind;
+        (is_whole && scan.file_len > run.end_position).then_some(run.end_position)
+    }
+
     /// The seal that the manifest should hold: what it says, or for a segment that others follow,
     /// where they begin.
     pub(super) fn seal(&self, is_last: bool) -> Option<Seal> {

@@ -62,6 +62,9 @@ pub struct WalConfig {
     pub segment_ids: SegmentIds,
     /// Who does what no append has to wait for.
     pub maintenance: MaintenanceMode,
+    /// How far ahead of the last record a segment is zeroed at most, in bytes; 0 to leave that out. An
+    /// append to zeros that are on the disk needs no change of the file's metadata.
+    pub zero_ahead_bytes: u64,
 }
 
 impl WalConfig {
@@ -78,6 +81,7 @@ impl WalConfig {
             tail_cache: TailCache::default(),
             segment_ids: SegmentIds::from_system(),
             maintenance: MaintenanceMode::Inline,
+            zero_ahead_bytes: 16 << 20,
         }
     }
 }

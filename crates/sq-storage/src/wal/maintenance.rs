@@ -6,8 +6,9 @@
 //! were put there. Each may be done again, and a crash between any two leaves a directory that opens
 //! to the same log.
 
-use std::collections::VecDeque;
-use std::path::Path;
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use sq_sim::FileSystem;
@@ -30,6 +31,10 @@ const MAX_ATTEMPTS: u32 = 3;
 /// of a run that was dropped. It opens files by their paths, through the file system of whoever runs it.
 #[derive(Clone, Debug)]
 pub(super) enum Chore {
+    /// Give the prepared file that became a segment its name, durably.
+    Name(Arc<Segment>),
+    /// Remove a prepared file that nobody wants any more.
+    Discard(PathBuf),
     /// Cut the file of a segment that takes no further write down to its first `length` bytes.
     Trim {
         /// The segment.
@@ -46,6 +51,8 @@ pub(super) enum Chore {
 impl Chore {
     async fn run<F: FileSystem>(&self, fs: &F) -> Result<()> {
         match self {
+            Self::Name(segment) => name(fs, segment).await,
+            Self::Discard(path) => discard(fs, path).await,
             Self::Trim { segment, length } => trim(fs, &segment.path, *length).await,
             // Done together with those behind them.
             Self::ListCreated(_) | Self::ListSealed(_) => Ok(()),
@@ -57,7 +64,7 @@ impl Chore {
         let (segment, seal) = match self {
             Self::ListCreated(segment) => (segment, None),
             Self::ListSealed(segment) => (segment, Some(segment.seal())),
-            Self::Trim { .. } => return None,
+            Self::Name(_) | Self::Discard(_) | Self::Trim { .. } => return None,
         };
         Some(ManifestEntry {
             id: segment.id,
@@ -70,15 +77,46 @@ impl Chore {
     /// Whether it may be left undone, so that it never holds up those behind it for long.
     fn is_tidying(&self) -> bool {
         match self {
-            Self::Trim { .. } => true,
-            Self::ListCreated(_) | Self::ListSealed(_) => false,
+            Self::Discard(_) | Self::Trim { .. } => true,
+            Self::Name(_) | Self::ListCreated(_) | Self::ListSealed(_) => false,
         }
+    }
+}
+
+/// Renames a prepared file. No other file has the new name: it was settled at the switch.
+async fn name<F: FileSystem>(fs: &F, segment: &Segment) -> Result<()> {
+    let path = &segment.path;
+    if let Some(from) = segment.prepared() {
+        match fs.rename(&from, path).await {
+            Ok(()) => {}
+            // An earlier attempt, that was dropped, got that far.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && exists(fs, path).await => {}
+            Err(e) => return Err(Error::io("rename", from)(e)),
+        }
+        segment.named();
+    }
+    // Also if an earlier attempt failed at just this.
+    let dir = path.parent().unwrap_or(path);
+    let synced = fs.sync_dir(dir).await;
+    synced.map_err(Error::io("sync", dir))
+}
+
+async fn exists<F: FileSystem>(fs: &F, path: &Path) -> bool {
+    fs.open_read_only(path).await.is_ok()
+}
+
+async fn discard<F: FileSystem>(fs: &F, path: &Path) -> Result<()> {
+    match fs.remove_file(path).await {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", path)(e)),
+        _ => Ok(()),
     }
 }
 
 async fn trim<F: FileSystem>(fs: &F, path: &Path, length: u64) -> Result<()> {
     let file = fs.open(path).await.map_err(Error::io("open", path))?;
-    file.set_len(length).await.map_err(Error::io("cut", path))
+    file.set_len(length).await.map_err(Error::io("cut", path))?;
+    // Or else what was allocated and not used is back after a power loss, for ever.
+    file.sync_data().await.map_err(Error::io("sync", path))
 }
 
 /// The chores of one partition, shared by its writer and whoever does them.
@@ -97,6 +135,8 @@ struct Pending {
     attempts: u32,
     /// The writer is gone: nothing more is done.
     has_ended: bool,
+    /// The ids of preparations, and of those that were dropped half-way.
+    claimed_ids: BTreeSet<u64>,
 }
 
 impl Backlog {
@@ -109,8 +149,21 @@ impl Backlog {
     }
 
     pub(super) fn push(&self, chore: Chore) {
-        lock(&self.pending).chores.push_back(chore);
-        self.news.notify_waiters();
+        let mut pending = lock(&self.pending);
+        if !pending.has_ended {
+            pending.chores.push_back(chore);
+            self.news.notify_waiters();
+        }
+    }
+
+    /// Takes an id for a preparation; whether it was free.
+    pub(super) fn claim(&self, id: u64) -> bool {
+        lock(&self.pending).claimed_ids.insert(id)
+    }
+
+    /// Frees the id of a preparation of which nothing is left.
+    pub(super) fn release(&self, id: u64) {
+        lock(&self.pending).claimed_ids.remove(&id);
     }
 
     pub(super) fn len(&self) -> usize {

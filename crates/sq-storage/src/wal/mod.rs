@@ -1,5 +1,6 @@
 //! A partition's log: a chain of segment files with continuous offsets.
 
+mod adoption;
 mod batch;
 mod chain;
 mod config;
@@ -8,6 +9,7 @@ pub mod manifest;
 #[cfg(feature = "mutants")]
 pub mod mutants;
 mod payload;
+mod prepared;
 mod reader;
 mod recovery;
 mod rewrite;
@@ -23,6 +25,7 @@ pub use chain::Damage;
 pub use config::{MaintenanceMode, Rotation, SegmentIds, WalConfig};
 pub use maintenance::Maintenance;
 pub use payload::Payload;
+pub use prepared::{Preparation, Prepared};
 pub use reader::{LogReader, SegmentInfo, StoredFrame};
 pub use recovery::{RecoveryReport, UnacknowledgedTail};
 pub use scrub::{Scrub, ScrubFinding, ScrubTotals};

@@ -7,7 +7,7 @@
 //! bounds what may be read of it. So nothing is cut away here, nothing needs space, and a crash at
 //! any point leaves a directory that gives the same log again.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use sq_sim::{Clock, FileHandle, FileSystem};
 
+use super::adoption;
 use super::chain::{Chain, Damage, Link, build_chain};
 use super::config::WalConfig;
 use super::manifest::{
@@ -41,7 +42,9 @@ pub struct RecoveryReport {
     pub unacknowledged_tail: Option<UnacknowledgedTail>,
     /// Segments that nothing says were acknowledged and that continue nothing: renamed, kept.
     pub set_aside: Vec<PathBuf>,
-    /// Segments without a single byte of data that were removed.
+    /// Prepared successors that had become segments and were given their names.
+    pub adopted: Vec<PathBuf>,
+    /// Segments, and prepared successors, without a single byte of data that were removed.
     pub removed_empty: Vec<PathBuf>,
     /// Acknowledged records that are lost; what is around them can be read.
     pub damage: Vec<Damage>,
@@ -77,6 +80,11 @@ pub(super) struct Recovered {
     pub(super) retired: Option<Arc<Segment>>,
     pub(super) next_offset: u64,
     pub(super) next_ordinal: u32,
+    /// The bases of files that are no part of the log and may not be gone.
+    pub(super) leftover_bases: BTreeSet<u64>,
+    /// Segments that take no further write and whose files hold more than their frames, with the
+    /// length that they should have.
+    pub(super) untrimmed: Vec<(Arc<Segment>, u64)>,
     pub(super) manifest: Manifest,
     pub(super) report: RecoveryReport,
 }
@@ -94,7 +102,10 @@ pub(super) struct RecoveredActive {
 /// A segment file and what is known of it.
 pub(super) struct Candidate {
     pub(super) name: SegmentName,
+    /// Where it is, or will be if it is prepared.
     pub(super) path: PathBuf,
+    /// Its id and where it is, while it is prepared.
+    pub(super) prepared: Option<(u64, PathBuf)>,
     pub(super) entry: Option<ManifestEntry>,
     /// What is wrong with the file as a whole.
     pub(super) unfit: Option<DamageReason>,
@@ -107,6 +118,8 @@ pub(super) struct Scan {
     file: Box<dyn FileHandle>,
     header: Result<(), SegmentHeaderError>,
     pub(super) first: Option<FrameHeader>,
+    /// The file's length.
+    pub(super) file_len: u64,
     /// Where the last frame starts.
     last_position: u64,
     /// The stretches of frames that can be read; at least one.
@@ -179,7 +192,21 @@ impl Candidate {
             .as_ref()
             .and_then(|s| s.first.as_ref())
             .map(|f| f.segment_id);
-        self.entry.map(|e| e.id).or(self.name.id).or(scanned)
+        let prepared = self.prepared.as_ref().map(|(id, _)| *id);
+        let known = self.entry.map(|e| e.id).or(self.name.id).or(prepared);
+        known.or(scanned)
+    }
+
+    /// Where its file is now.
+    fn found_at(&self) -> &Path {
+        self.prepared.as_ref().map_or(&self.path, |(_, path)| path)
+    }
+
+    /// The offset behind its last readable record.
+    fn readable_end(&self) -> Option<u64> {
+        let scanned = self.scan.as_ref().and_then(|s| s.runs.last());
+        let sealed = self.entry.and_then(|e| e.seal).map(|s| s.end_offset);
+        scanned.map(|run| run.end_offset).or(sealed)
     }
 }
 
@@ -199,12 +226,22 @@ pub(super) async fn recover<F: FileSystem>(
         ..RecoveryReport::default()
     };
     check_nothing_is_missing(config, place, &names, &found)?;
-    let candidates = open_candidates(fs, config, place, &names, &found, &mut report).await?;
+    let mut candidates = open_candidates(fs, config, place, &names, &found, &mut report).await?;
+    let ends = candidates.iter().filter_map(Candidate::readable_end);
+    let prepared = adoption::look(fs, place, &names, ends.collect()).await?;
+    for mut candidate in prepared.switched {
+        scan(fs, config, place, &mut candidate, &mut report).await?;
+        candidates.push(candidate);
+    }
     let chain = build_chain(candidates, &found)?;
-    for candidate in &chain.aside {
-        report
-            .set_aside
-            .push(set_aside(fs, &candidate.path, &names).await?);
+    let unexplained = chain.aside.iter().map(Candidate::found_at);
+    for path in unexplained.chain(prepared.unexplained.iter().map(PathBuf::as_path)) {
+        report.set_aside.push(set_aside(fs, path, &names).await?);
+    }
+    for link in &chain.links {
+        if adoption::rename(fs, &link.candidate).await? {
+            report.adopted.push(link.candidate.path.clone());
+        }
     }
     make_durable(fs, place, &chain, &names, &found, &mut report).await?;
     report.unacknowledged_tail = chain.links.last().and_then(|l| l.tail.clone());
@@ -213,8 +250,11 @@ pub(super) async fn recover<F: FileSystem>(
         .iter()
         .flat_map(|l| l.damage.iter().cloned())
         .collect();
+    let leftovers = chain.empty.iter().map(|c| c.name.base_offset).collect();
     let mut recovered = settle(fs, config, place, clock, chain, &found, report).await?;
+    recovered.leftover_bases = leftovers;
     remove_leftovers(fs, place, &names, &mut recovered).await;
+    remove_prepared(fs, place, prepared.empty, &mut recovered.report).await;
     Ok(recovered)
 }
 
@@ -274,6 +314,7 @@ async fn open_candidates<F: FileSystem>(
         let mut candidate = Candidate {
             name,
             path,
+            prepared: None,
             entry,
             unfit: None,
             scan: None,
@@ -286,10 +327,7 @@ async fn open_candidates<F: FileSystem>(
             }
         } else {
             candidate.entry = entry.filter(|_| seal.is_none());
-            scan(fs, config, place, &mut candidate).await?;
-            report.segments_scanned += 1;
-            let runs = candidate.scan.iter().flat_map(|s| &s.runs);
-            report.frames_scanned += runs.map(|run| run.frames as u64).sum::<u64>();
+            scan(fs, config, place, &mut candidate, report).await?;
             candidate.recognise_removed(entry);
         }
         candidates.push(candidate);
@@ -302,6 +340,7 @@ async fn open_candidates<F: FileSystem>(
         candidates.push(Candidate {
             name,
             path,
+            prepared: None,
             entry,
             unfit,
             scan: None,
@@ -316,8 +355,9 @@ async fn scan<F: FileSystem>(
     config: &WalConfig,
     place: &Place,
     candidate: &mut Candidate,
+    report: &mut RecoveryReport,
 ) -> Result<()> {
-    let path = &candidate.path;
+    let path = candidate.found_at();
     let file = fs.open(path).await.map_err(Error::io("open", path))?;
     // A write is at most a largest frame, and a mark before it may be missing as well.
     let max_zeros = config.max_frame_bytes.saturating_add(FRAME_HEADER_LEN) as u64;
@@ -335,12 +375,14 @@ async fn scan<F: FileSystem>(
             // A segment of another partition must not be served as this one's, nor one of a format
             // that is not known as one of this. Where the manifest lists it, its header is damaged.
             return Err(Error::SegmentHeader {
-                path: path.clone(),
+                path: path.to_owned(),
                 source: source.clone(),
             });
         }
         candidate.unfit = Some(DamageReason::Header(source.clone()));
     }
+    report.segments_scanned += 1;
+    report.frames_scanned += scan.runs.iter().map(|run| run.frames as u64).sum::<u64>();
     candidate.scan = Some(scan);
     Ok(())
 }
@@ -397,6 +439,7 @@ async fn read_segment(
         file,
         header: found,
         first,
+        file_len: limit,
         last_position,
         runs,
         has_data_behind,
@@ -429,10 +472,11 @@ async fn set_aside<F: FileSystem>(
     names: &[(OsString, u64)],
 ) -> Result<PathBuf> {
     let taken = |p: &Path| names.iter().any(|(name, _)| p.file_name() == Some(name));
-    let mut aside = path.with_extension("wal.aside");
+    let extension = path.extension().unwrap_or_default().to_string_lossy();
+    let mut aside = path.with_extension(format!("{extension}.aside"));
     let mut attempt = 1u32;
     while taken(&aside) {
-        aside = path.with_extension(format!("wal.aside-{attempt}"));
+        aside = path.with_extension(format!("{extension}.aside-{attempt}"));
         attempt += 1;
     }
     fs.rename(path, &aside)
@@ -503,14 +547,19 @@ async fn settle<F: FileSystem>(
         .collect();
     report.removed_empty = chain.empty.into_iter().map(|c| c.path).collect();
     let mut segments = Vec::new();
+    let mut untrimmed = Vec::new();
     let mut newest = None;
     let mut links = chain.links.into_iter().peekable();
     while let Some(link) = links.next() {
         let is_last = links.peek().is_none();
-        let is_open = link.is_open();
+        let (is_open, length) = (link.is_open(), link.length_to_trim());
         let (entry, segment, scan) = settle_link(config, link, is_last, &mut next_ordinal);
         entries.push(entry);
-        segments.push(Arc::new(segment));
+        let segment = Arc::new(segment);
+        if let Some(length) = length.filter(|_| !is_last) {
+            untrimmed.push((Arc::clone(&segment), length));
+        }
+        segments.push(segment);
         newest = scan.map(|scan| (scan, is_open));
     }
     let (mut active, mut retired) = (None, None);
@@ -528,6 +577,8 @@ async fn settle<F: FileSystem>(
         retired,
         next_offset,
         next_ordinal,
+        leftover_bases: BTreeSet::new(),
+        untrimmed,
         manifest,
         report,
     })
@@ -613,6 +664,24 @@ async fn begin_again(file: &dyn FileHandle, place: &Place) -> io::Result<()> {
     file.set_len(0).await?;
     file.write_at(0, &[header]).await?;
     file.sync_all().await
+}
+
+/// Removes prepared files that were never switched to. A failure costs nothing but the leftover.
+async fn remove_prepared<F: FileSystem>(
+    fs: &F,
+    place: &Place,
+    empty: Vec<PathBuf>,
+    report: &mut RecoveryReport,
+) {
+    if empty.is_empty() {
+        return;
+    }
+    for path in empty {
+        if fs.remove_file(&path).await.is_ok() {
+            report.removed_empty.push(path);
+        }
+    }
+    let _ = fs.sync_dir(&place.dir).await;
 }
 
 /// Removes what earlier attempts left: manifests that were never completed, and segments without a

@@ -377,6 +377,16 @@ async fn search(
     Ok((None, has_data))
 }
 
+/// The first frame of a segment anywhere in a range of its file, and whether there is anything but
+/// zeros in front of it, or at all.
+pub(super) async fn frame_in(
+    file: &dyn FileHandle,
+    range: Range<u64>,
+    expected: Expected,
+) -> io::Result<(Option<(u64, FrameHeader)>, bool)> {
+    search(file, range, u64::MAX, expected).await
+}
+
 /// The last byte that is not zero.
 fn last_nonzero(piece: &Bytes) -> Option<usize> {
     const CHUNK_LEN: usize = 4096;

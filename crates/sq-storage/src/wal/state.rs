@@ -21,7 +21,10 @@ pub(super) struct Segment {
     pub(super) id: u64,
     pub(super) ordinal: u32,
     pub(super) name: SegmentName,
+    /// Where its file is, or will be.
     pub(super) path: PathBuf,
+    /// Where its file is until it has its name.
+    prepared: Mutex<Option<PathBuf>>,
     extent: Mutex<Extent>,
     /// When the records of a segment are from that takes no more of them.
     times: OnceLock<SegmentTimes>,
@@ -54,11 +57,35 @@ impl Segment {
             ordinal,
             name,
             path,
+            prepared: Mutex::new(None),
             extent: Mutex::new(extent),
             times: OnceLock::new(),
             index: OnceCell::new(),
             handle: OnceCell::new(),
         }
+    }
+
+    /// The same segment in a file that does not have its name yet.
+    pub(super) fn prepared_at(self, path: Option<PathBuf>) -> Self {
+        Self {
+            prepared: Mutex::new(path),
+            ..self
+        }
+    }
+
+    /// Where its file is while it does not have its name.
+    pub(super) fn prepared(&self) -> Option<PathBuf> {
+        lock(&self.prepared).clone()
+    }
+
+    /// Its file has its name.
+    pub(super) fn named(&self) {
+        *lock(&self.prepared) = None;
+    }
+
+    /// Where its file is, unless it is being renamed just now.
+    pub(super) fn current_path(&self) -> PathBuf {
+        self.prepared().unwrap_or_else(|| self.path.clone())
     }
 
     pub(super) fn with_index(self, index: Index) -> Self {

@@ -1,7 +1,9 @@
 //! The writer of a partition's log.
 
 mod roll;
+mod switch;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use tokio::time::Instant;
 use super::batch::{Batch, ClosedSegment};
 use super::config::{MaintenanceMode, Rotation, WalConfig};
 use super::maintenance::{Backlog, Chore, Maintenance};
+use super::prepared::Prepared;
 use super::reader::{LogReader, StoredFrame};
 use super::recovery::{Place, Recovered, RecoveryReport, recover};
 use super::segment::SegmentHeader;
@@ -64,6 +67,14 @@ pub struct WalWriter<F: FileSystem> {
     /// A write is under way; still set at the next call, it was dropped and its fate is unknown.
     write_under_way: bool,
     closed: Vec<ClosedSegment>,
+    /// The successor that is ready.
+    armed: Option<Prepared<F>>,
+    /// The base of the last file that was created, or was about to be.
+    last_attempt: Option<u64>,
+    /// The bases of files that opening left and that are no part of the log.
+    leftover_bases: BTreeSet<u64>,
+    /// A segment began and its chores were not looked at yet.
+    has_rolled: bool,
     next_ordinal: u32,
     poisoned_in_a_row: u32,
     backlog: Arc<Backlog>,
@@ -142,6 +153,10 @@ impl<F: FileSystem> WalWriter<F> {
             has_unsynced_mark: false,
             write_under_way: false,
             closed: Vec::new(),
+            armed: None,
+            last_attempt: None,
+            leftover_bases: recovered.leftover_bases,
+            has_rolled: false,
             next_ordinal: recovered.next_ordinal,
             poisoned_in_a_row: 0,
             backlog: Arc::new(Backlog::new(recovered.manifest)),
@@ -153,6 +168,9 @@ impl<F: FileSystem> WalWriter<F> {
             )),
             report: recovered.report,
         };
+        for (segment, length) in recovered.untrimmed {
+            writer.backlog.push(Chore::Trim { segment, length });
+        }
         if let Some(retired) = recovered.retired {
             writer.backlog.push(Chore::ListSealed(retired));
         }
@@ -289,8 +307,12 @@ impl<F: FileSystem> WalWriter<F> {
                 poisoned_in_a_row,
             });
         }
-        if self.active_segment.is_none() || self.is_full_for(first) {
+        let goes_on = self.active_segment.is_some() && !self.is_full_for(first);
+        if !goes_on && !self.switch() {
             self.open_segment().await?;
+        }
+        if std::mem::take(&mut self.has_rolled) {
+            self.keep_up().await;
         }
         let group = self.group(kind, batches)?;
         let Some(segment) = self.segment.clone() else {
@@ -531,6 +553,8 @@ impl<F: FileSystem> WalWriter<F> {
     pub async fn close(mut self) -> Result<()> {
         self.write_mark(true).await?;
         self.sync_mark().await?;
+        // An armed successor is removed as a chore.
+        self.armed = None;
         self.do_chores().await;
         self.backlog.end();
         Ok(())

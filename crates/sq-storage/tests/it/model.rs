@@ -13,9 +13,9 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use sq_sim::{Effect, Errno, Fault, OpKind, SyncFailure, poll_n_then_drop};
 use sq_storage::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
-use sq_storage::{Action, Batch, MaintenanceMode, Result, Rotation, TailCache};
+use sq_storage::{Action, Batch, MaintenanceMode, Prepared, Result, Rotation, TailCache};
 
-use crate::disk::Habits;
+use crate::disk::{Disk, Habits};
 use crate::oracle::Oracle;
 use crate::support::{Machine, Stop, Writer, block_on, is_crash};
 
@@ -25,7 +25,7 @@ fn steps_of(seed: u64) -> usize {
 }
 
 /// What can happen to any operation.
-const KINDS: [OpKind; 16] = [
+const KINDS: [OpKind; 18] = [
     OpKind::CreateNew,
     OpKind::Open,
     OpKind::OpenReadOnly,
@@ -42,12 +42,16 @@ const KINDS: [OpKind; 16] = [
     OpKind::SyncAll,
     OpKind::Len,
     OpKind::SetLen,
+    OpKind::Allocate,
+    OpKind::ZeroRange,
 ];
 
 /// One partition, its writer while there is one, and what it must hold.
 struct Log {
     partition: u32,
     writer: Option<Writer>,
+    /// A successor that is ready and not armed.
+    spare: Option<Prepared<Disk>>,
     oracle: Oracle,
 }
 
@@ -78,10 +82,12 @@ impl Life {
         if rng.random_range(0..2) == 0 {
             machine.config.maintenance = MaintenanceMode::Handed;
         }
+        machine.config.zero_ahead_bytes = *[0, 700, 20_000].choose(&mut rng).unwrap();
         let partitions = rng.random_range(1..=2);
         let log = |partition| Log {
             partition,
             writer: None,
+            spare: None,
             oracle: Oracle::default(),
         };
         Self {
@@ -130,11 +136,12 @@ impl Life {
                 let oracle = &mut self.logs[which].oracle;
                 let _ = oracle.append_at(log, value, time).await;
             }
-            36..54 => {
+            36..50 => {
                 let batches = self.batches();
                 let oracle = &mut self.logs[which].oracle;
                 let _ = oracle.append_batches(log, &batches).await;
             }
+            50..54 => self.roll(which, log).await,
             54..62 => self.drop_an_append(which, log).await,
             62..67 => {
                 let _ = log.mark().await;
@@ -215,6 +222,40 @@ impl Life {
         assert_eq!(log.next_offset(), self.logs[which].oracle.end());
     }
 
+    /// Prepares a successor or half of one, arms it or takes it back, throws it away, or switches to it.
+    async fn roll(&mut self, which: usize, log: &mut Writer) {
+        let spare = self.logs[which].spare.take();
+        self.logs[which].spare = match (self.rng.random_range(0..6), spare) {
+            (0..3, None) => {
+                let id = (self.rng.random_range(0..4) == 0).then(|| self.rng.random_range(1..4));
+                let preparation = log.preparation(id).run();
+                if self.rng.random_range(0..4) == 0 {
+                    let polls = self.rng.random_range(0..20);
+                    poll_n_then_drop(preparation, polls)
+                        .await
+                        .and_then(Result::ok)
+                } else {
+                    preparation.await.ok()
+                }
+            }
+            (0, Some(spare)) => {
+                if self.rng.random_range(0..2) == 0 {
+                    let _ = spare.discard().await;
+                }
+                None
+            }
+            (1..4, Some(spare)) => log.arm(spare).err(),
+            (4, None) => log.disarm(),
+            (_, spare) => {
+                let (armed, before) = (log.armed(), log.reader().segments().len());
+                let after = before + usize::from(log.switch());
+                assert_eq!(log.reader().segments().len(), after);
+                assert!(after == before || armed.is_some() && log.armed().is_none());
+                spare
+            }
+        };
+    }
+
     /// Does what the appends left to be done: all of it, or half.
     async fn maintain(&mut self, log: &Writer) {
         let maintenance = log.maintenance();
@@ -290,6 +331,7 @@ impl Life {
 
     /// Closes one log and opens it again, in the same process.
     async fn close(&mut self, which: usize, log: Writer) {
+        self.logs[which].spare = None;
         let _ = log.close().await;
         self.open(which).await;
     }
@@ -298,6 +340,7 @@ impl Life {
     fn crash(&mut self) {
         for log in &mut self.logs {
             log.writer = None;
+            log.spare = None;
         }
         self.machine.fs.clear_faults();
         Stop::ALL
@@ -326,7 +369,10 @@ impl Life {
             let opened = self.try_open(which).await;
             let crashed = is_crash(&self.machine.fs);
             match opened {
-                Ok(log) if !crashed => return self.opened(which, log).await,
+                Ok(log) if !crashed => {
+                    assert!(disturbed || !self.has_prepared(which));
+                    return self.opened(which, log).await;
+                }
                 Err(e) if !crashed => {
                     assert!(disturbed, "a log that only crashed can't be opened: {e}");
                     assert_eq!(e.action(), Action::Retry, "{e}");
@@ -342,6 +388,13 @@ impl Life {
                 }
             }
         }
+    }
+
+    fn has_prepared(&self, which: usize) -> bool {
+        let dir = format!("/data/orders/{}", self.logs[which].partition);
+        let files = self.machine.fs.files();
+        let mut of_log = files.iter().filter(|path| path.starts_with(&dir));
+        of_log.any(|path| path.extension().is_some_and(|e| e == "prepared"))
     }
 
     fn disturb_opening(&mut self) {

@@ -1,6 +1,6 @@
 //! From one segment to the next: opening, ending, sealing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,52 +55,76 @@ impl<F: FileSystem> WalWriter<F> {
             let _ = self.fs.remove_file(&path).await;
             return Err(e);
         }
-        // From here on there is no await: a call that is dropped leaves one segment active or the
-        // other, and no operation under way on the one that takes the next write.
-        self.fill_active();
+        self.begin_segment(id, name, file, None);
+        Ok(())
+    }
+
+    /// Makes a file that holds a header and nothing else the active segment. It does not have its name
+    /// yet if it is `prepared` somewhere.
+    ///
+    /// There is no await in here: a call that is dropped leaves one segment active or the other, and no
+    /// operation under way on the one that takes the next write.
+    pub(super) fn begin_segment(
+        &mut self,
+        id: u64,
+        name: SegmentName,
+        file: Box<dyn FileHandle>,
+        prepared: Option<PathBuf>,
+    ) {
         let ordinal = self.next_ordinal;
         self.next_ordinal = self.next_ordinal.saturating_add(1);
         let bytes = SEGMENT_HEADER_LEN as u64;
         let extent = Extent {
-            end_offset: base_offset,
+            end_offset: name.base_offset,
             bytes,
         };
-        let segment = Segment::new(id, ordinal, name, path, extent);
+        let path = self.place.dir.join(name.file_name());
+        let is_prepared = prepared.is_some();
+        let segment = Segment::new(id, ordinal, name, path, extent).prepared_at(prepared);
         let segment = Arc::new(segment.with_index(Index::default()));
+        // The manifest lists a segment under the name that it has, durably.
+        if is_prepared {
+            self.backlog.push(Chore::Name(Arc::clone(&segment)));
+        }
+        self.fill_active();
         self.state.push(Arc::clone(&segment));
         self.backlog.push(Chore::ListCreated(Arc::clone(&segment)));
         self.active_segment = Some(file);
         self.segment = Some(segment);
-        self.segment_base_offset = base_offset;
+        self.segment_base_offset = name.base_offset;
         self.segment_position = bytes;
         self.segment_opened_at = self.clock.now();
         self.segment_age_when_opened = Duration::ZERO;
         self.told_committed = 0;
         self.has_unsynced_mark = false;
-        self.keep_up().await;
-        Ok(())
+        self.has_rolled = true;
     }
 
     /// Creates a file under the plain name, or with the id in it where an older one has that.
     async fn create_file(
-        &self,
+        &mut self,
         base_offset: u64,
         id: u64,
     ) -> Result<(SegmentName, Box<dyn FileHandle>)> {
-        let dir = &self.place.dir;
+        let dir = self.place.dir.clone();
         if self.state.segments().is_empty() {
-            let made = create_dir_durably(&*self.fs, dir).await;
-            made.map_err(Error::io("create", dir))?;
+            let made = create_dir_durably(&*self.fs, &dir).await;
+            made.map_err(Error::io("create", &dir))?;
         }
         let plain = SegmentName {
             base_offset,
             id: None,
         };
-        let path = dir.join(plain.file_name());
-        match self.fs.create_new(&path).await {
-            Ok(file) => return Ok((plain, file)),
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(Error::io("create", path)(e)),
+        // A segment that begins here too may get the name only later.
+        let last = self.last_segment_from(base_offset);
+        if last.is_none_or(|s| s.prepared().is_none()) {
+            self.last_attempt = Some(base_offset);
+            let path = dir.join(plain.file_name());
+            match self.fs.create_new(&path).await {
+                Ok(file) => return Ok((plain, file)),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Error::io("create", path)(e)),
+            }
         }
         let name = SegmentName {
             base_offset,
@@ -141,7 +165,7 @@ impl<F: FileSystem> WalWriter<F> {
     }
 
     /// Does what is left to be done, if that is up to the writer.
-    async fn keep_up(&mut self) {
+    pub(super) async fn keep_up(&mut self) {
         match self.config.maintenance {
             MaintenanceMode::Handed if self.backlog.len() <= MAX_HANDED => {}
             MaintenanceMode::Inline | MaintenanceMode::Handed => self.do_chores().await,

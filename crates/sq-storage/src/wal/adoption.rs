@@ -1,0 +1,144 @@
+//! What opening makes of prepared files: a segment, nothing, or something to be looked at.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use sq_sim::FileSystem;
+
+use super::prepared;
+use super::recovery::{Candidate, Place};
+use super::scan::{Expected, Window, frame_in};
+use super::segment::{SEGMENT_HEADER_LEN, SegmentName};
+use crate::error::{Error, Result};
+use crate::frame::{FRAME_HEADER_LEN, FrameHeader};
+
+/// What the prepared files of a partition are.
+#[derive(Default)]
+pub(super) struct PreparedFiles {
+    /// Those that hold frames: a switch took place, and the file did not get its name. In the order
+    /// of their bases, not scanned yet.
+    pub(super) switched: Vec<Candidate>,
+    /// Those with nothing but zeros behind their header.
+    pub(super) empty: Vec<PathBuf>,
+    /// Those with something in them that is no frame.
+    pub(super) unexplained: Vec<PathBuf>,
+}
+
+/// A prepared file's first readable frame.
+struct Switched {
+    id: u64,
+    path: PathBuf,
+    first: FrameHeader,
+    /// The base that the first frame states, where it can't be read as a whole.
+    stated: Option<u64>,
+}
+
+enum Content {
+    Frames(Switched),
+    Zeros,
+    Unexplained,
+}
+
+/// Looks at every prepared file. `ends` are the offsets at which the other segments end, as far as
+/// they can be read.
+pub(super) async fn look<F: FileSystem>(
+    fs: &F,
+    place: &Place,
+    names: &[(OsString, u64)],
+    mut ends: HashSet<u64>,
+) -> Result<PreparedFiles> {
+    let mut files = PreparedFiles::default();
+    let mut switched = Vec::new();
+    for (name, _) in names {
+        let Some(id) = prepared::parse(name) else {
+            continue;
+        };
+        let path = place.dir.join(name);
+        match read(fs, &path, id).await? {
+            Content::Frames(found) => switched.push(found),
+            Content::Zeros => files.empty.push(path),
+            Content::Unexplained => files.unexplained.push(path),
+        }
+    }
+    switched.sort_by_key(|s| (s.first.base_offset, s.first.ordinal));
+    let mut taken: HashSet<_> = names
+        .iter()
+        .filter_map(|(name, _)| SegmentName::parse(name))
+        .collect();
+    for Switched {
+        id,
+        path,
+        first,
+        stated,
+    } in switched
+    {
+        // A base that nothing proves is believed only where it continues another segment.
+        let base_offset = stated.filter(|b| ends.contains(b));
+        let base_offset = base_offset.unwrap_or(first.base_offset);
+        let plain = SegmentName {
+            base_offset,
+            id: None,
+        };
+        let name = SegmentName {
+            base_offset,
+            id: taken.contains(&plain).then_some(id),
+        };
+        taken.insert(name);
+        ends.insert(first.end_offset());
+        files.switched.push(Candidate {
+            name,
+            path: place.dir.join(name.file_name()),
+            prepared: Some((id, path)),
+            entry: None,
+            unfit: None,
+            scan: None,
+        });
+    }
+    Ok(files)
+}
+
+async fn read<F: FileSystem>(fs: &F, path: &Path, id: u64) -> Result<Content> {
+    let file = fs.open(path).await.map_err(Error::io("open", path))?;
+    let failed = || Error::io("read", path);
+    let limit = file.len().await.map_err(failed())?;
+    let start = SEGMENT_HEADER_LEN as u64;
+    let expected = Expected {
+        id: Some(id),
+        offset: 0,
+    };
+    let found = frame_in(&*file, start..limit, expected).await;
+    let (found, has_data) = found.map_err(failed())?;
+    let Some((position, first)) = found else {
+        return Ok(if has_data {
+            Content::Unexplained
+        } else {
+            Content::Zeros
+        });
+    };
+    let mut stated = None;
+    if position > start {
+        let mut window = Window::new(&*file, limit);
+        let head = window.at(start, FRAME_HEADER_LEN).await.map_err(failed())?;
+        let header = FrameHeader::decode(&head).ok().map(|(header, _)| header);
+        stated = header
+            .filter(|h| h.segment_id == id && h.base_offset <= first.base_offset)
+            .map(|h| h.base_offset);
+    }
+    Ok(Content::Frames(Switched {
+        id,
+        path: path.to_owned(),
+        first,
+        stated,
+    }))
+}
+
+/// Gives the prepared files that became segments their names. The directory is yet to be synced.
+pub(super) async fn rename<F: FileSystem>(fs: &F, candidate: &Candidate) -> Result<bool> {
+    let Some((_, from)) = &candidate.prepared else {
+        return Ok(false);
+    };
+    let renamed = fs.rename(from, &candidate.path).await;
+    renamed.map_err(Error::io("rename", from))?;
+    Ok(true)
+}

@@ -1,0 +1,213 @@
+//! A successor that is there before it is needed: `{id}.prepared`, an empty segment whose file is
+//! created, allocated, zeroed as far as the first appends reach, and durable with its name.
+//!
+//! It has an id and no base yet. The first frame that is written there binds its base, and only then
+//! does the file get a segment's name.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sq_sim::{FileHandle, FileSystem, create_dir_durably};
+
+use super::maintenance::{Backlog, Chore};
+use super::segment::SEGMENT_HEADER_LEN;
+use crate::error::{Error, Result};
+
+/// A write of a whole page leaves the page in the cache, so that the first frame, which shares it,
+/// need not read it back.
+const FIRST_PAGE_LEN: usize = 4096;
+
+/// The name of the prepared file of segment `id`.
+pub(super) fn file_name(id: u64) -> String {
+    format!("{id:016x}.prepared")
+}
+
+/// The id in the name of a prepared file; `None` if it is not exactly one that
+/// [`file_name`] gives.
+pub(super) fn parse(name: &OsStr) -> Option<u64> {
+    let id = name.to_str()?.strip_suffix(".prepared")?;
+    let id = u64::from_str_radix(id, 16).ok()?;
+    (name == OsStr::new(&file_name(id))).then_some(id)
+}
+
+/// What a successor is to be. [`run`](Self::run) makes it; it borrows nothing of the writer, so that
+/// appends go on meanwhile.
+#[derive(Debug)]
+#[must_use = "nothing is prepared until it is run"]
+pub struct Preparation<F: FileSystem> {
+    pub(super) id: u64,
+    pub(super) dir: PathBuf,
+    pub(super) header: [u8; SEGMENT_HEADER_LEN],
+    /// The bytes to allocate.
+    pub(super) length: u64,
+    /// The bytes to zero.
+    pub(super) zeroed: u64,
+    /// Through which the work is done.
+    pub(super) fs: Arc<F>,
+    /// Through which the writer writes.
+    pub(super) append_fs: Arc<F>,
+    pub(super) backlog: Arc<Backlog>,
+    /// Whether a segment or another preparation has the id.
+    pub(super) is_taken: bool,
+}
+
+/// A successor that is ready. [`WalWriter::arm`](super::WalWriter::arm) gives it to the writer.
+///
+/// Dropped, it is removed with the next maintenance; what a crash leaves of it is removed by the
+/// next opening.
+#[derive(Debug)]
+pub struct Prepared<F: FileSystem> {
+    pub(super) id: u64,
+    pub(super) file: Option<Box<dyn FileHandle>>,
+    fs: Arc<F>,
+    backlog: Arc<Backlog>,
+    /// `None` once it is a segment, or removed.
+    path: Option<PathBuf>,
+}
+
+impl<F: FileSystem> Preparation<F> {
+    /// The id of the segment to be.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Creates the file, allocates a segment's size, zeroes its beginning, and syncs file and name.
+    ///
+    /// After a failure nothing is left, or an empty file that no opening minds, and another
+    /// preparation may have the same id. If the future is dropped, what is left is removed by
+    /// maintenance, and the id is spent.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: the file system's, and `AlreadyExists` where the id is another's.
+    pub async fn run(self) -> Result<Prepared<F>> {
+        let path = self.dir.join(file_name(self.id));
+        if self.is_taken {
+            let taken = io::ErrorKind::AlreadyExists.into();
+            return Err(Error::io("create", path)(taken));
+        }
+        let mut prepared = Prepared {
+            id: self.id,
+            file: None,
+            fs: Arc::clone(&self.fs),
+            backlog: Arc::clone(&self.backlog),
+            path: Some(path.clone()),
+        };
+        match self.make(&path).await {
+            Ok(file) => prepared.file = Some(file),
+            Err(e) => {
+                // Best effort: what stays is removed with the next attempt, or the next opening.
+                let _ = self.fs.remove_file(&path).await;
+                prepared.path = None;
+                self.backlog.release(self.id);
+                return Err(e);
+            }
+        }
+        Ok(prepared)
+    }
+
+    async fn make(&self, path: &Path) -> Result<Box<dyn FileHandle>> {
+        let dir = &self.dir;
+        let made = create_dir_durably(&*self.fs, dir).await;
+        made.map_err(Error::io("create", dir))?;
+        let file = self.create(path).await.map_err(Error::io("create", path))?;
+        self.fill(&*file)
+            .await
+            .map_err(Error::io("prepare", path))?;
+        let synced = self.fs.sync_dir(dir).await;
+        synced.map_err(Error::io("sync", dir))?;
+        // Last, so that the writer's handle has seen no failed operation.
+        let opened = self.append_fs.open(path).await;
+        opened.map_err(Error::io("open", path))
+    }
+
+    /// Creates the file; one that an earlier attempt left is another file, which may still be written.
+    async fn create(&self, path: &Path) -> io::Result<Box<dyn FileHandle>> {
+        match self.fs.create_new(path).await {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                self.fs.remove_file(path).await?;
+                self.fs.create_new(path).await
+            }
+            created => created,
+        }
+    }
+
+    async fn fill(&self, file: &dyn FileHandle) -> io::Result<()> {
+        file.allocate(0, self.length).await?;
+        if self.zeroed > 0 {
+            file.zero_range(0, self.zeroed).await?;
+        }
+        let mut page = self.header.to_vec();
+        page.resize(FIRST_PAGE_LEN, 0);
+        file.write_at(0, &[Bytes::from(page)]).await?;
+        file.sync_all().await
+    }
+}
+
+impl<F: FileSystem> Prepared<F> {
+    /// The id of the segment to be.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Removes the file.
+    ///
+    /// # Errors
+    /// [`Error::Io`]. What is left is removed by the next opening.
+    pub async fn discard(mut self) -> Result<()> {
+        let Some(path) = self.path.clone() else {
+            return Ok(());
+        };
+        let removed = self.fs.remove_file(&path).await;
+        self.path = None;
+        self.backlog.release(self.id);
+        removed.map_err(Error::io("remove", path))
+    }
+
+    /// Whether it was prepared for the writer that has this backlog.
+    pub(super) fn is_for(&self, backlog: &Arc<Backlog>) -> bool {
+        Arc::ptr_eq(&self.backlog, backlog)
+    }
+
+    /// The file and where it is, to be a segment from now on.
+    pub(super) fn into_segment(mut self) -> Option<(Box<dyn FileHandle>, PathBuf)> {
+        let file = self.file.take()?;
+        Some((file, self.path.take()?))
+    }
+}
+
+impl<F: FileSystem> Drop for Prepared<F> {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take() {
+            self.backlog.push(Chore::Discard(path));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn name_round_trip(id in any::<u64>()) {
+            prop_assert_eq!(parse(OsStr::new(&file_name(id))), Some(id));
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_exactly_ours_are_not_prepared_files() {
+        for name in [
+            "1.prepared",
+            "000000000000000A.prepared",
+            "000000000000000a.prepared.aside",
+            "000000000000000a",
+            "+00000000000000a.prepared",
+        ] {
+            assert_eq!(parse(OsStr::new(name)), None, "{name}");
+        }
+    }
+}
