@@ -407,15 +407,7 @@ impl<F: FileSystem> LogReader<F> {
     }
 
     async fn handle<'s>(&self, segment: &'s Segment) -> Result<&'s Arc<dyn FileHandle>, ReadError> {
-        let open = || async {
-            match self.fs.open_read_only(&segment.current_path()).await {
-                // It got its name in between.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    self.fs.open_read_only(&segment.path).await.map(Arc::from)
-                }
-                opened => opened.map(Arc::from),
-            }
-        };
+        let open = || async { segment.open_read_only(&*self.fs).await.map(Arc::from) };
         let opened = segment.handle.get_or_try_init(open).await;
         opened.map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => ReadError::Damaged(Error::MissingSegment {

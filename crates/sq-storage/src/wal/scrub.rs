@@ -109,7 +109,7 @@ impl Scrub {
         extent: Extent,
     ) -> Vec<ScrubFinding> {
         let path = &segment.path;
-        let file = match fs.open_read_only(path).await {
+        let file = match segment.open_read_only(fs).await {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let offsets = segment.name.base_offset..extent.end_offset;

@@ -1,10 +1,11 @@
 //! What the writer and the readers of a partition share.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use sq_sim::FileHandle;
+use sq_sim::{FileHandle, FileSystem};
 use tokio::sync::{OnceCell, watch};
 
 use super::manifest::{Seal, SegmentTimes};
@@ -81,6 +82,18 @@ impl Segment {
     /// Its file has its name.
     pub(super) fn named(&self) {
         *lock(&self.prepared) = None;
+    }
+
+    /// Opens its file for reading, wherever it is.
+    pub(super) async fn open_read_only<F: FileSystem>(
+        &self,
+        fs: &F,
+    ) -> io::Result<Box<dyn FileHandle>> {
+        match fs.open_read_only(&self.current_path()).await {
+            // It may have got its name in between.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => fs.open_read_only(&self.path).await,
+            opened => opened,
+        }
     }
 
     /// Where its file is, unless it is being renamed just now.

@@ -18,6 +18,8 @@ mod mutants;
 mod opening;
 mod oracle;
 mod reading;
+mod rolling;
 mod scrub;
+mod successors;
 mod support;
 mod tail;
