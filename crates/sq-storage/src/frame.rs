@@ -131,6 +131,33 @@ impl FrameHeader {
     /// The body's length in bytes if the frame would pass 4 GiB.
     pub fn encode(&self, body: &[Bytes], out: &mut BytesMut) -> Result<(), BodyTooLong> {
         let body_len: usize = body.iter().map(Bytes::len).sum();
+        self.encode_with(body_len, out, |crc| {
+            for part in body {
+                crc.update(part);
+            }
+        })
+    }
+
+    /// [`encode`](Self::encode) for a body of which only the length and the CRC-32 are at hand.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
+    pub fn encode_summed(
+        &self,
+        body_len: usize,
+        body_crc: u32,
+        out: &mut BytesMut,
+    ) -> Result<(), BodyTooLong> {
+        let body = crc32fast::Hasher::new_with_initial_len(body_crc, body_len as u64);
+        self.encode_with(body_len, out, |crc| crc.combine(&body))
+    }
+
+    fn encode_with(
+        &self,
+        body_len: usize,
+        out: &mut BytesMut,
+        add_body: impl FnOnce(&mut crc32fast::Hasher),
+    ) -> Result<(), BodyTooLong> {
         let length = u32::try_from(MIN_LENGTH + body_len).map_err(|_| BodyTooLong(body_len))?;
         let mut covered = [0u8; MIN_LENGTH];
         let mut rest = covered.as_mut_slice();
@@ -145,9 +172,7 @@ impl FrameHeader {
         rest.put_u8(self.kind as u8);
         let mut crc = crc32fast::Hasher::new();
         crc.update(&covered);
-        for part in body {
-            crc.update(part);
-        }
+        add_body(&mut crc);
         out.put_u32(length);
         out.put_u32(crc.finalize());
         out.put_slice(&covered);
@@ -359,6 +384,15 @@ mod tests {
             prop_assert_eq!(frame.header, header);
             prop_assert_eq!(&frame.body[..], &parts.concat()[..]);
             prop_assert_eq!(frame.encoded_len(), encoded.len());
+        }
+
+        #[test]
+        fn a_body_summed_before_makes_the_same_frame((header, parts) in frame()) {
+            let mut summed = BytesMut::new();
+            let body = parts.concat();
+            header.encode_summed(body.len(), crc32fast::hash(&body), &mut summed).unwrap();
+            summed.put_slice(&body);
+            prop_assert_eq!(summed.freeze(), encode(&header, &parts));
         }
 
         #[test]

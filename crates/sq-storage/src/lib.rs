@@ -1,7 +1,7 @@
 //! A segmented write-ahead log that is honest after any crash.
 //!
 //! One [`WalWriter`] appends to the log of one partition: records, or opaque batches that each carry
-//! some. The log is a chain of segment files with continuous 64-bit offsets. Any number of
+//! some. A [`log::Log`] is its handle for many callers, whose appends share writes and syncs. The log is a chain of segment files with continuous 64-bit offsets. Any number of
 //! [`LogReader`]s follow it, and see a record when it is durable.
 //!
 //! ```
@@ -36,8 +36,9 @@
 //! # What it is not
 //! Not a database: no keys, no deletes within a segment, no transactions across partitions. It locks
 //! nothing: whoever opens a partition holds the data directory's lock
-//! ([`FileSystem::lock`](sq_sim::FileSystem::lock)). It starts no thread and no task: an append takes
-//! place on whoever polls it, by way of the file system it was given. It knows nothing of Kafka.
+//! ([`FileSystem::lock`](sq_sim::FileSystem::lock)). It starts no thread and no task, unless a
+//! [`log::Executor`] is asked for that does: an append takes place on whoever polls it, by way of the
+//! file system it was given. It knows nothing of Kafka.
 //! Retention, truncation and prepared segments are not in yet.
 //!
 //! # What it promises
@@ -84,6 +85,7 @@
 
 mod error;
 pub mod frame;
+pub mod log;
 pub mod record;
 mod topic;
 pub mod wal;

@@ -20,6 +20,7 @@ mod state;
 mod tail;
 mod writer;
 
+pub(crate) use batch::Framed;
 pub use batch::{Batch, ClosedSegment};
 pub use chain::Damage;
 pub use config::{MaintenanceMode, Rotation, SegmentIds, WalConfig};
@@ -29,5 +30,6 @@ pub use prepared::{Preparation, Prepared};
 pub use reader::{LogReader, SegmentInfo, StoredFrame};
 pub use recovery::{RecoveryReport, UnacknowledgedTail};
 pub use scrub::{Scrub, ScrubFinding, ScrubTotals};
+pub(crate) use state::lock;
 pub use tail::TailCache;
 pub use writer::WalWriter;

@@ -273,6 +273,6 @@ impl LogState {
 }
 
 /// Locks a mutex whose data is whole at every unlock, so that a panic elsewhere spoils nothing.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,6 @@
 //! The writer of a partition's log.
 
+mod layout;
 mod roll;
 mod switch;
 
@@ -12,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use sq_sim::{Clock, DurableWriteError, FileHandle, FileSystem, SystemClock};
 use tokio::time::Instant;
 
-use super::batch::{Batch, ClosedSegment};
+use super::batch::{Batch, ClosedSegment, Framed};
 use super::config::{MaintenanceMode, Rotation, WalConfig};
 use super::maintenance::{Backlog, Chore, Maintenance};
 use super::prepared::Prepared;
@@ -28,9 +29,6 @@ use crate::topic::TopicName;
 /// Each write ends at a multiple of this, padded with zeros: a partial page that is not in the cache
 /// would first be read back.
 const PAGE_LEN: usize = 4096;
-
-/// The most buffers handed to one write; Linux takes 1,024 (`IOV_MAX`).
-const MAX_WRITE_BUFFERS: usize = 1000;
 
 static ZERO_PAGE: [u8; PAGE_LEN] = [0; PAGE_LEN];
 
@@ -205,6 +203,14 @@ impl<F: FileSystem> WalWriter<F> {
         self.next_offset
     }
 
+    pub(crate) fn max_frame_bytes(&self) -> usize {
+        self.config.max_frame_bytes
+    }
+
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
+    }
+
     /// What opening the partition found and did.
     pub fn recovery_report(&self) -> &RecoveryReport {
         &self.report
@@ -278,8 +284,7 @@ impl<F: FileSystem> WalWriter<F> {
             max_timestamp_ms,
             leader_epoch: 0,
         };
-        self.append_frames(FrameKind::Record, std::slice::from_ref(&batch))
-            .await?;
+        self.append_frames(&[RecordBatch(batch)]).await?;
         Ok(offset)
     }
 
@@ -291,11 +296,12 @@ impl<F: FileSystem> WalWriter<F> {
     /// # Errors
     /// Nothing was appended; [`Error::action`] says what to do.
     pub async fn append_batches(&mut self, batches: &[Batch]) -> Result<usize> {
-        self.append_frames(FrameKind::Batch, batches).await
+        self.append_frames(batches).await
     }
 
-    async fn append_frames(&mut self, kind: FrameKind, batches: &[Batch]) -> Result<usize> {
-        let Some(first) = batches.first() else {
+    /// [`append_batches`](Self::append_batches) for whatever becomes frames.
+    pub(crate) async fn append_frames<B: Framed + Sync>(&mut self, frames: &[B]) -> Result<usize> {
+        let Some(first) = frames.first().map(Framed::batch) else {
             return Ok(0);
         };
         self.check(first, self.next_offset)?;
@@ -314,7 +320,7 @@ impl<F: FileSystem> WalWriter<F> {
         if std::mem::take(&mut self.has_rolled) {
             self.keep_up().await;
         }
-        let group = self.group(kind, batches)?;
+        let group = self.group(frames)?;
         let Some(segment) = self.segment.clone() else {
             return Ok(0);
         };
@@ -334,7 +340,7 @@ impl<F: FileSystem> WalWriter<F> {
             bytes,
         });
         if self.state.tail().is_on() {
-            self.state.tail().push(stored(&group.headers, batches));
+            self.state.tail().push(stored(&group.headers, frames));
         }
         self.state.publish(self.next_offset);
         Ok(group.count)
@@ -376,56 +382,6 @@ impl<F: FileSystem> WalWriter<F> {
     fn has_room(&self, position: u64, frame_len: usize) -> bool {
         let len = (frame_len + FRAME_HEADER_LEN) as u64;
         position.saturating_add(len) <= self.config.max_segment_bytes
-    }
-
-    /// Lays out one write: the first batch, and those behind it that still fit the segment and the
-    /// size of a largest frame. A write that is torn leaves no more zeros in front of what is left of
-    /// it than recovery looks through.
-    fn group(&self, kind: FrameKind, batches: &[Batch]) -> Result<Group> {
-        let append_time_ms = self.clock.wall_ms();
-        let (segment_id, ordinal) = self.segment.as_ref().map_or((0, 0), |s| (s.id, s.ordinal));
-        let mut headers = BytesMut::with_capacity(FRAME_HEADER_LEN * batches.len());
-        let mut group = Group {
-            end_offset: self.next_offset,
-            ..Group::default()
-        };
-        for batch in batches {
-            let (position, len) = (self.segment_position + group.bytes, batch.frame_len());
-            let buffers = group.buffers.len() + batch.payload.len() + 2;
-            let fits = self.check(batch, group.end_offset).is_ok()
-                && buffers <= MAX_WRITE_BUFFERS
-                && group.bytes + len as u64 <= self.config.max_frame_bytes as u64
-                && (self.config.rotation == Rotation::External || self.has_room(position, len));
-            if group.count > 0 && !fits {
-                break;
-            }
-            let header = FrameHeader {
-                segment_id,
-                base_offset: group.end_offset,
-                committed_before: self.next_offset,
-                max_timestamp_ms: batch.max_timestamp_ms,
-                append_time_ms,
-                record_count: batch.record_count,
-                leader_epoch: batch.leader_epoch,
-                ordinal,
-                kind,
-            };
-            header
-                .encode(&batch.payload, &mut headers)
-                .map_err(|e| Error::TooLarge {
-                    bytes: e.0,
-                    limit: u32::MAX as usize,
-                })?;
-            group.buffers.push(headers.split().freeze());
-            group
-                .buffers
-                .extend(batch.payload.iter().filter(|p| !p.is_empty()).cloned());
-            group.headers.push((position, header));
-            group.end_offset = header.end_offset();
-            group.bytes += len as u64;
-            group.count += 1;
-        }
-        Ok(group)
     }
 
     /// Writes buffers of `bytes` bytes at the segment's position, padded to the page, and moves the
@@ -586,23 +542,29 @@ impl<F: FileSystem> std::fmt::Debug for WalWriter<F> {
     }
 }
 
-/// One write: frames laid out behind each other.
-#[derive(Default)]
-struct Group {
-    buffers: Vec<Bytes>,
-    /// Each frame's position and header.
-    headers: Vec<(u64, FrameHeader)>,
-    bytes: u64,
-    end_offset: u64,
-    count: usize,
+/// A batch that is a single record.
+struct RecordBatch(Batch);
+
+impl Framed for RecordBatch {
+    fn batch(&self) -> &Batch {
+        &self.0
+    }
+
+    fn kind(&self) -> FrameKind {
+        FrameKind::Record
+    }
+
+    fn payload_crc(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// The frames of a write as a reader gets them.
-fn stored(headers: &[(u64, FrameHeader)], batches: &[Batch]) -> Vec<StoredFrame> {
-    let stored = |((_, header), batch): (&(u64, FrameHeader), &Batch)| {
-        StoredFrame::new(header, batch.payload.as_slice().into())
+fn stored<B: Framed>(headers: &[(u64, FrameHeader)], frames: &[B]) -> Vec<StoredFrame> {
+    let stored = |((_, header), frame): (&(u64, FrameHeader), &B)| {
+        StoredFrame::new(header, frame.batch().payload.as_slice().into())
     };
-    headers.iter().zip(batches).map(stored).collect()
+    headers.iter().zip(frames).map(stored).collect()
 }
 
 /// Whether a write failed for want of space, which leaves the file's earlier bytes alone.

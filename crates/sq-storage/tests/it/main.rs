@@ -11,6 +11,7 @@ mod acceptance;
 mod damage;
 mod disk;
 mod faults;
+mod log;
 mod maintenance;
 mod manifest;
 mod model;

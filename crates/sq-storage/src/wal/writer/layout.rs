@@ -1,0 +1,110 @@
+//! How frames are laid out in one write.
+
+use bytes::{Bytes, BytesMut};
+use sq_sim::FileSystem;
+
+use super::super::batch::Framed;
+use super::super::config::Rotation;
+use super::WalWriter;
+use crate::error::{Error, Result};
+use crate::frame::{FRAME_HEADER_LEN, FrameHeader};
+
+/// The most buffers handed to one write; Linux takes 1,024 (`IOV_MAX`).
+const MAX_WRITE_BUFFERS: usize = 1000;
+
+/// Parts of up to this many bytes are copied behind their header, so that small frames make one
+/// buffer together: the system takes longer over a buffer of its own than over such a copy.
+const COPY_BYTES: usize = 4096;
+
+/// One write: frames laid out behind each other.
+#[derive(Default)]
+pub(super) struct Group {
+    pub(super) buffers: Vec<Bytes>,
+    /// Each frame's position and header.
+    pub(super) headers: Vec<(u64, FrameHeader)>,
+    pub(super) bytes: u64,
+    pub(super) end_offset: u64,
+    pub(super) count: usize,
+}
+
+impl Group {
+    fn push_buffer(&mut self, buffer: Bytes) {
+        if !buffer.is_empty() {
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+impl<F: FileSystem> WalWriter<F> {
+    /// Lays out one write: the first frame, and those behind it that still fit the segment and the
+    /// size of a largest frame. A write that is torn leaves no more zeros in front of what is left of
+    /// it than recovery looks through.
+    pub(super) fn group<B: Framed>(&self, frames: &[B]) -> Result<Group> {
+        let append_time_ms = self.clock.wall_ms();
+        let (segment_id, ordinal) = self.segment.as_ref().map_or((0, 0), |s| (s.id, s.ordinal));
+        let mut group = Group {
+            end_offset: self.next_offset,
+            headers: Vec::with_capacity(frames.len()),
+            ..Group::default()
+        };
+        let mut small = BytesMut::with_capacity(frames.iter().map(small_bytes).sum());
+        for frame in frames {
+            let batch = frame.batch();
+            let (position, len) = (self.segment_position + group.bytes, batch.frame_len());
+            let buffers = group.buffers.len() + buffers(frame) + 1;
+            let fits = self.check(batch, group.end_offset).is_ok()
+                && buffers <= MAX_WRITE_BUFFERS
+                && group.bytes + len as u64 <= self.config.max_frame_bytes as u64
+                && (self.config.rotation == Rotation::External || self.has_room(position, len));
+            if group.count > 0 && !fits {
+                break;
+            }
+            let header = FrameHeader {
+                segment_id,
+                base_offset: group.end_offset,
+                committed_before: self.next_offset,
+                max_timestamp_ms: batch.max_timestamp_ms,
+                append_time_ms,
+                record_count: batch.record_count,
+                leader_epoch: batch.leader_epoch,
+                ordinal,
+                kind: frame.kind(),
+            };
+            let body_len = len - FRAME_HEADER_LEN;
+            match frame.payload_crc() {
+                Some(crc) => header.encode_summed(body_len, crc, &mut small),
+                None => header.encode(&batch.payload, &mut small),
+            }
+            .map_err(|e| Error::TooLarge {
+                bytes: e.0,
+                limit: u32::MAX as usize,
+            })?;
+            for part in &batch.payload {
+                if part.len() <= COPY_BYTES {
+                    small.extend_from_slice(part);
+                } else {
+                    group.push_buffer(small.split().freeze());
+                    group.push_buffer(part.clone());
+                }
+            }
+            group.headers.push((position, header));
+            group.end_offset = header.end_offset();
+            group.bytes += len as u64;
+            group.count += 1;
+        }
+        group.push_buffer(small.freeze());
+        Ok(group)
+    }
+}
+
+/// How many bytes of a frame are copied.
+fn small_bytes<B: Framed>(frame: &B) -> usize {
+    let parts = frame.batch().payload.iter().map(Bytes::len);
+    FRAME_HEADER_LEN + parts.filter(|len| *len <= COPY_BYTES).sum::<usize>()
+}
+
+/// The most buffers that a frame adds to a write.
+fn buffers<B: Framed>(frame: &B) -> usize {
+    let parts = frame.batch().payload.iter();
+    2 * parts.filter(|part| part.len() > COPY_BYTES).count() + 1
+}
