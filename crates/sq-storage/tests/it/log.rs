@@ -395,14 +395,15 @@ fn batches_of_one_call_stand_behind_each_other_also_across_segments() {
             [vec![1; 700], vec![2; 5000]].concat()
         );
 
-        // The second segment's sync fails: the first batch of three is stored.
-        let fault = Fault::new(Effect::FailSync(SyncFailure::Lost)).on(&[OpKind::SyncData]);
-        machine.fs.inject(fault.path_ends_with(".wal").skip(1));
+        // The second segment can't be written: the first batch of three is stored.
+        let fault = Fault::new(Effect::Fail(Errno::Io)).on(&[OpKind::WriteAt]);
+        let fault = fault.path_ends_with(".wal").bytes(5000..5001);
+        machine.fs.inject(fault.skip(1));
         let error = log.append_batches((1..4).map(batch).collect()).await;
         let Err(AppendError::Failed { stored, error }) = error else {
             panic!("{error:?}");
         };
-        assert!(matches!(&*error, Error::Sync { .. }), "{error}");
+        assert!(matches!(&*error, Error::Write { .. }), "{error}");
         assert_eq!(stored, 46..47);
         assert_eq!(log.append(None, b"x", &[], 0).await.unwrap(), 47);
     });
