@@ -81,7 +81,9 @@ pub mod codec;
 mod command;
 pub mod failover;
 mod ids;
+mod log;
 pub mod placement;
+mod raft;
 mod state;
 
 pub use command::{
@@ -91,6 +93,8 @@ pub use ids::{
     BrokerId, InvalidReplicaSet, MAX_BROKER_ID, MAX_REPLICAS, PartitionId, ReplicaSet, SegmentId,
     TopicId,
 };
+pub use log::{MetaLog, MetaLogConfig, StartError, SubmitError};
+pub use raft::{JournalError, OpenError, StoreConfig, VoteFileError};
 pub use state::{
     ActiveSegment, Broker, Deleted, Link, LinkState, Load, MAX_PARTITIONS_PER_TOPIC, MetaState,
     Partition, SealedSegment, Segment, Topic, Violation,

@@ -10,6 +10,7 @@ mod bytes;
 mod election;
 mod failover;
 mod histories;
+mod log;
 mod oracle;
 mod placement;
 mod roll;

@@ -1,0 +1,209 @@
+//! What a broker holds: the metadata's log, and the state that follows from it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sq_sim::FileSystem;
+use tokio::sync::{Mutex, watch};
+
+use crate::command::{Applied, Command, Refusal};
+use crate::ids::BrokerId;
+use crate::raft::{Machine, Node, NodeConfig, NodeError, OpenError, StoreConfig, WriteError};
+use crate::state::MetaState;
+
+/// How the log is kept.
+#[derive(Clone, Debug)]
+pub struct MetaLogConfig {
+    /// Which broker this is.
+    pub broker: BrokerId,
+    /// Where the log is.
+    pub store: StoreConfig,
+    /// How many commands make a snapshot worth while.
+    pub snapshot_every: u64,
+    /// How much later than it could be a command is proposed. For tests and benchmarks: it is what a
+    /// quorum far away would cost.
+    pub commit_delay: Duration,
+}
+
+impl MetaLogConfig {
+    /// The defaults for a directory: a snapshot every 4,096 commands, no delay.
+    pub fn new(broker: BrokerId, dir: impl Into<std::path::PathBuf>) -> Self {
+        Self {
+            broker,
+            store: StoreConfig::new(dir),
+            snapshot_every: 4096,
+            commit_delay: Duration::ZERO,
+        }
+    }
+}
+
+/// Why the log did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// It can't be read. An operator has to look.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It could be read, and what runs on it failed.
+    #[error("the metadata's log did not start: {0}")]
+    Failed(String),
+}
+
+impl From<NodeError> for StartError {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::Open(error) => Self::Open(error),
+            NodeError::Failed(reason) => Self::Failed(reason),
+        }
+    }
+}
+
+/// Why a command was not applied, as far as is known.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// It was in the log and its guard did not hold: it has changed nothing, and never will.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Another broker leads the log. The command was not taken.
+    #[error("the metadata's log is led by {}", leader.map_or_else(|| "nobody".to_owned(), |b| b.to_string()))]
+    NotLeader {
+        /// Who does, if that is known.
+        leader: Option<BrokerId>,
+    },
+    /// The log stopped while the command was under way: it may be applied later, or not. A command that
+    /// can be repeated should be; for one that can't be, the state tells.
+    #[error("whether the command was applied is not known: {0}")]
+    Unknown(String),
+    /// The log does not run, and did not start again. The command was not taken.
+    #[error(transparent)]
+    Unavailable(#[from] StartError),
+    /// The log was shut down.
+    #[error("the metadata's log was shut down")]
+    ShutDown,
+}
+
+/// The log. Cheap to clone: clones share it.
+pub struct MetaLog<F: FileSystem> {
+    inner: Arc<Inner<F>>,
+}
+
+struct Inner<F: FileSystem> {
+    fs: Arc<F>,
+    config: MetaLogConfig,
+    machine: Machine,
+    /// What runs; none after a shutdown.
+    node: Mutex<Option<Arc<Node<F>>>>,
+}
+
+impl<F: FileSystem> Clone for MetaLog<F> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+        }
+    }
+}
+
+impl<F: FileSystem> fmt::Debug for MetaLog<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MetaLog")
+            .field("config", &self.inner.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F: FileSystem> MetaLog<F> {
+    /// Opens the log, or begins one, as its only voter. Once this returns, this broker leads it and
+    /// all that was ever committed is in the state. Runs on the tokio runtime that polls it.
+    ///
+    /// Lock the data directory first: two of these on one directory destroy each other's work.
+    ///
+    /// # Errors
+    /// [`StartError`]: nothing was changed on disk.
+    pub async fn start(fs: Arc<F>, config: MetaLogConfig) -> Result<Self, StartError> {
+        let machine = Machine::default();
+        let node = start(&fs, &config, &machine).await?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                fs,
+                config,
+                machine,
+                node: Mutex::new(Some(node)),
+            }),
+        })
+    }
+
+    /// Submits a command, and returns what it did once it is committed and applied.
+    ///
+    /// If the log's storage had failed, the log is opened again first.
+    ///
+    /// # Errors
+    /// [`SubmitError`] says whether the command can still take place.
+    pub async fn submit(&self, command: Command) -> Result<Applied, SubmitError> {
+        let delay = self.inner.config.commit_delay;
+        if !delay.is_zero() {
+            self.inner.config.store.clock.sleep(delay).await;
+        }
+        let node = self.inner.running().await?;
+        match node.write(command).await {
+            Ok(outcome) => Ok(outcome?),
+            Err(WriteError::NotLeader { leader }) => Err(SubmitError::NotLeader {
+                leader: leader.and_then(|id| u32::try_from(id).ok()).map(BrokerId),
+            }),
+            Err(WriteError::Stopped(reason)) => Err(SubmitError::Unknown(reason)),
+        }
+    }
+
+    /// The state that is applied now.
+    ///
+    /// While it is held, the next command copies what it changes.
+    pub fn state(&self) -> Arc<MetaState> {
+        Arc::clone(&self.watch().borrow())
+    }
+
+    /// Follows the state: a change is seen once it is applied, before whoever submitted it is answered.
+    pub fn watch(&self) -> watch::Receiver<Arc<MetaState>> {
+        self.inner.machine.watch()
+    }
+
+    /// Stops the log, so that the next start has nothing to find out. Without it the next start finds
+    /// out: nothing is lost.
+    pub async fn shut_down(&self) {
+        let node = self.inner.node.lock().await.take();
+        if let Some(node) = node {
+            node.stop().await;
+        }
+    }
+}
+
+impl<F: FileSystem> Inner<F> {
+    /// The node; a fresh one if the last has stopped.
+    async fn running(&self) -> Result<Arc<Node<F>>, SubmitError> {
+        let mut slot = self.node.lock().await;
+        let Some(node) = slot.as_ref() else {
+            return Err(SubmitError::ShutDown);
+        };
+        if !node.has_stopped() {
+            return Ok(Arc::clone(node));
+        }
+        // The files belong to one node at a time.
+        node.stop().await;
+        let node = start(&self.fs, &self.config, &self.machine).await?;
+        *slot = Some(Arc::clone(&node));
+        tracing::info!("the metadata's log runs again");
+        Ok(node)
+    }
+}
+
+async fn start<F: FileSystem>(
+    fs: &Arc<F>,
+    config: &MetaLogConfig,
+    machine: &Machine,
+) -> Result<Arc<Node<F>>, StartError> {
+    let node = NodeConfig {
+        id: config.broker.0.into(),
+        store: config.store.clone(),
+        snapshot_every: config.snapshot_every,
+    };
+    let node = Node::start_alone(Arc::clone(fs), &node, machine).await?;
+    Ok(Arc::new(node))
+}
