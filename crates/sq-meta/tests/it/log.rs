@@ -314,3 +314,19 @@ fn the_same_start_twice_does_the_same_operations() {
     };
     assert_eq!(trace(), trace());
 }
+
+#[test]
+fn a_commit_is_one_write_and_one_sync() {
+    block_on(async {
+        let fs = InMemoryFileSystem::new(1);
+        let log = begin(&fs).await;
+        for count in 1..10 {
+            fs.take_trace();
+            log.submit(Command::AllocateProducerIds { count })
+                .await
+                .unwrap();
+            let kinds: Vec<_> = fs.trace().iter().map(|op| op.kind).collect();
+            assert_eq!(kinds, [OpKind::WriteAt, OpKind::SyncData]);
+        }
+    });
+}
