@@ -122,7 +122,7 @@ pub trait FileLock: Debug + Send + Sync {}
 pub trait FileHandle: Debug + Send + Sync {
     /// Reads up to `len` bytes; fewer only at the end of the file, none beyond it.
     ///
-    /// Never allocates more than the file holds behind `offset`.
+    /// What it allocates is bounded by what the file holds behind `offset`.
     async fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes>;
 
     /// Writes all of `data`, one buffer behind the other, growing the file where needed.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use rustix::fs::{self, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::buffers::{self, Buffer};
 use crate::fs::{DirEntry, EntryKind};
 
 /// The most buffers that one call takes: `IOV_MAX` of Linux, see writev(2).
@@ -116,28 +117,36 @@ pub(super) fn len(fd: impl AsFd) -> io::Result<u64> {
     Ok(size_of(&fs::fstat(fd)?))
 }
 
-/// Reads up to `len` bytes into a buffer that is no larger than what the file holds there.
+/// Reads up to `wanted` bytes; takes memory for no more than the file holds there.
 pub(super) fn read(fd: impl AsFd, offset: u64, wanted: usize) -> io::Result<Bytes> {
     let held = len(&fd)?.saturating_sub(offset);
     let wanted = wanted.min(usize::try_from(held).unwrap_or(usize::MAX));
-    let mut buffer: Vec<u8> = Vec::new();
-    buffer.try_reserve_exact(wanted)?;
-    while buffer.len() < wanted {
-        let position = offset + buffer.len() as u64;
+    if wanted >= buffers::LEAST_LEN {
+        let mut buffer = Buffer::with_room(wanted)?;
+        let room = buffer.room().get_mut(..wanted).unwrap_or_default();
+        let filled = fill(fd, offset, room)?;
+        return Ok(buffer.into_bytes(filled));
+    }
+    let mut bytes = vec![0; wanted];
+    let filled = fill(fd, offset, &mut bytes)?;
+    bytes.truncate(filled);
+    Ok(bytes.into())
+}
+
+/// Reads until `room` is full or the file ends, and returns how much that was.
+fn fill(fd: impl AsFd, offset: u64, room: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = room.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        let position = offset + filled as u64;
         // EINTR means that nothing was read, so it's safe to call again.
-        let read = loop {
-            match rustix::io::pread(&fd, rustix::buffer::spare_capacity(&mut buffer), position) {
-                Err(Errno::INTR) => {}
-                read => break read?,
-            }
-        };
-        if read == 0 {
-            break;
+        match rustix::io::pread(&fd, rest, position) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
         }
     }
-    // An allocator may round a capacity up.
-    buffer.truncate(wanted);
-    Ok(buffer.into())
+    Ok(filled)
 }
 
 /// Writes all of `data`, going on after short writes.
