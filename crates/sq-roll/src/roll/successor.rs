@@ -86,7 +86,7 @@ impl Roll {
         if due && self.old.is_none() && self.successor == Successor::None {
             let id = draw();
             #[cfg(feature = "mutants")]
-            {
+            if !self.has(Guard::BaseAtSwitch) {
                 self.guessed = self.next;
             }
             self.request(id, actions);

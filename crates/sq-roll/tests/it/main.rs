@@ -1,9 +1,12 @@
 //! Rolls, step by step and exhaustively.
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
     reason = "a test stops where something is not as it must be"
 )]
 
+mod model;
 mod random;
 mod rolling;
 mod support;
