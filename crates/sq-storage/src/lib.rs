@@ -95,6 +95,6 @@ pub use record::{Header, Record};
 pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
     Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload, Preparation,
-    Prepared, RecoveryReport, Rotation, Scrub, ScrubFinding, ScrubTotals, SegmentIds, SegmentInfo,
-    StoredFrame, TailCache, WalConfig, WalWriter,
+    Prepared, RecoveryReport, Rotation, Scrub, ScrubFinding, ScrubTotals, SegmentCache, SegmentIds,
+    SegmentInfo, StoredFrame, TailCache, WalConfig, WalWriter,
 };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::cache::SegmentCache;
 use super::tail::TailCache;
 
 /// Who decides when a segment is full.
@@ -58,6 +59,8 @@ pub struct WalConfig {
     /// Keeps what was appended last in memory, for readers. A configuration that is cloned shares it, and
     /// so do all partitions that are opened with clones.
     pub tail_cache: TailCache,
+    /// Bounds what readers keep of segments: open files and indexes. Shared like the tail cache.
+    pub segment_cache: SegmentCache,
     /// Where segment ids come from.
     pub segment_ids: SegmentIds,
     /// Who does what no append has to wait for.
@@ -79,6 +82,7 @@ impl WalConfig {
             max_poisoned_in_a_row: 3,
             serve_around_missing: false,
             tail_cache: TailCache::default(),
+            segment_cache: SegmentCache::default(),
             segment_ids: SegmentIds::from_system(),
             maintenance: MaintenanceMode::Inline,
             zero_ahead_bytes: 16 << 20,

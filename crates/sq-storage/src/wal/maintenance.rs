@@ -14,8 +14,10 @@ use std::sync::{Arc, Mutex};
 use sq_sim::FileSystem;
 use tokio::sync::Notify;
 
+use super::cache::SegmentCache;
 use super::manifest::{MANIFEST_NAME, Manifest, ManifestEntry};
 use super::state::{Segment, lock};
+use super::{index, index_file};
 use crate::error::{Error, Result};
 
 /// With so many chores waiting, a writer does them itself, whoever else should have.
@@ -42,6 +44,8 @@ pub(super) enum Chore {
         /// The bytes of its header and frames, a last mark included.
         length: u64,
     },
+    /// Write the index of a segment that takes no more records, and let go of it in memory.
+    WriteIndex(Arc<Segment>, SegmentCache),
     /// Tell the manifest of a segment that began.
     ListCreated(Arc<Segment>),
     /// Tell the manifest of a segment that ended.
@@ -54,6 +58,10 @@ impl Chore {
             Self::Name(segment) => name(fs, segment).await,
             Self::Discard(path) => discard(fs, path).await,
             Self::Trim { segment, length } => trim(fs, &segment.path, *length).await,
+            Self::WriteIndex(segment, cache) => {
+                write_index(fs, segment, cache).await;
+                Ok(())
+            }
             // Done together with those behind them.
             Self::ListCreated(_) | Self::ListSealed(_) => Ok(()),
         }
@@ -64,7 +72,9 @@ impl Chore {
         let (segment, seal) = match self {
             Self::ListCreated(segment) => (segment, None),
             Self::ListSealed(segment) => (segment, Some(segment.seal())),
-            Self::Name(_) | Self::Discard(_) | Self::Trim { .. } => return None,
+            Self::Name(_) | Self::Discard(_) | Self::Trim { .. } | Self::WriteIndex(..) => {
+                return None;
+            }
         };
         Some(ManifestEntry {
             id: segment.id,
@@ -77,7 +87,7 @@ impl Chore {
     /// Whether it may be left undone, so that it never holds up those behind it for long.
     fn is_tidying(&self) -> bool {
         match self {
-            Self::Discard(_) | Self::Trim { .. } => true,
+            Self::Discard(_) | Self::Trim { .. } | Self::WriteIndex(..) => true,
             Self::Name(_) | Self::ListCreated(_) | Self::ListSealed(_) => false,
         }
     }
@@ -117,6 +127,20 @@ async fn trim<F: FileSystem>(fs: &F, path: &Path, length: u64) -> Result<()> {
     file.set_len(length).await.map_err(Error::io("cut", path))?;
     // Or else what was allocated and not used is back after a power loss, for ever.
     file.sync_data().await.map_err(Error::io("sync", path))
+}
+
+/// Writes a segment's index. A reader that needs one which is not there makes it, so a failure is not
+/// worth another attempt.
+pub(super) async fn write_index<F: FileSystem>(fs: &F, segment: &Segment, cache: &SegmentCache) {
+    let subject = segment.subject();
+    if let Some(file) = segment.in_live_index(|index| index.encode(&subject)) {
+        let checksum = index::checksum(&file);
+        match index_file::write(fs, segment, file).await {
+            Ok(()) => segment.set_index_checksum(checksum),
+            Err(error) => tracing::warn!(%error, "index not written"),
+        }
+    }
+    segment.hand_on_index(cache);
 }
 
 /// The chores of one partition, shared by its writer and whoever does them.

@@ -2,8 +2,12 @@
 
 mod adoption;
 mod batch;
+mod cache;
 mod chain;
 mod config;
+mod index;
+mod index_file;
+mod lru;
 mod maintenance;
 pub mod manifest;
 #[cfg(feature = "mutants")]
@@ -22,6 +26,7 @@ mod writer;
 
 pub(crate) use batch::Framed;
 pub use batch::{Batch, ClosedSegment};
+pub use cache::SegmentCache;
 pub use chain::Damage;
 pub use config::{MaintenanceMode, Rotation, SegmentIds, WalConfig};
 pub use maintenance::Maintenance;

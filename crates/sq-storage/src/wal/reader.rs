@@ -1,16 +1,19 @@
 //! Reading a partition's log, beside its writer.
 
+mod places;
+
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use sq_sim::{FileHandle, FileSystem};
+use sq_sim::FileSystem;
 use tokio::sync::watch;
 
+use super::index::Index;
+use super::manifest::SegmentTimes;
 use super::payload::Payload;
-use super::scan::{Scope, Walk, Window, walk_runs};
-use super::segment::SEGMENT_HEADER_LEN;
-use super::state::{Extent, Index, LogState, Segment, lock};
+use super::scan::{Walk, Window};
+use super::state::{Extent, LogState, Segment};
 use crate::error::{Error, Evidence, ReadError};
 use crate::frame::{Frame, FrameHeader, FrameKind};
 
@@ -224,22 +227,11 @@ impl<F: FileSystem> LogReader<F> {
     ) -> Result<Option<StoredFrame>, ReadError> {
         let end = self.end_offset();
         for segment in self.state.segments().iter() {
-            let Some(index) = self.index_if_there(segment).await? else {
+            let is_before = |times: SegmentTimes| times.max_timestamp_ms < timestamp_ms;
+            if segment.times().is_some_and(is_before) {
                 continue;
-            };
-            let start = {
-                let index = lock(index);
-                let reached = index.max_timestamp_ms().is_some_and(|t| t >= timestamp_ms);
-                reached
-                    .then(|| index.before_timestamp(timestamp_ms))
-                    .flatten()
-            };
-            let Some((offset, position)) = start else {
-                continue;
-            };
-            let found = self
-                .find_from(segment, (offset, position), timestamp_ms, end)
-                .await?;
+            }
+            let found = self.find_in(segment, timestamp_ms, end).await?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -247,16 +239,23 @@ impl<F: FileSystem> LogReader<F> {
         Ok(None)
     }
 
-    /// The first frame from a place on with such a timestamp, past what is damaged.
-    async fn find_from(
+    /// The first frame of a segment with such a timestamp, past what is damaged.
+    async fn find_in(
         &self,
         segment: &Segment,
-        (offset, position): (u64, u64),
         timestamp_ms: i64,
         end: u64,
     ) -> Result<Option<StoredFrame>, ReadError> {
-        let handle = self.handle(segment).await?;
-        let window = Window::new(&**handle, segment.extent().bytes);
+        let opened = match self.open(segment).await {
+            // What is missing hides nothing else.
+            Err(ReadError::Damaged(_)) => return Ok(None),
+            opened => opened?,
+        };
+        let look = |index: &Index| index.before_timestamp(timestamp_ms);
+        let Some((offset, position)) = self.place(segment, &opened, look).await? else {
+            return Ok(None);
+        };
+        let window = Window::new(&*opened.file, segment.extent().bytes);
         let mut walk = Walk::from(window, position, Some(segment.id), offset);
         loop {
             let found = match self.step(&mut walk, segment, end).await {
@@ -276,7 +275,10 @@ impl<F: FileSystem> LogReader<F> {
     /// Where the first frame of a segment behind `offset` begins, past what is damaged.
     async fn next_behind(&self, segment: &Segment, offset: u64) -> Result<Option<u64>, ReadError> {
         let end = segment.extent().end_offset;
-        let mut walk = self.walk_to(segment, offset, READ_AHEAD_LEN).await?;
+        let opened = self.open(segment).await?;
+        let mut walk = self
+            .walk_to(segment, &opened, offset, READ_AHEAD_LEN)
+            .await?;
         loop {
             match self.step(&mut walk, segment, end).await {
                 Err(ReadError::Damaged(_)) if walk.skip().await.map_err(read_error(segment))? => {}
@@ -291,38 +293,29 @@ impl<F: FileSystem> LogReader<F> {
         }
     }
 
-    /// A walk from the nearest place known at or before `offset`, which reads so many bytes at once.
-    async fn walk_to<'s>(
-        &self,
-        segment: &'s Segment,
-        offset: u64,
-        piece_len: usize,
-    ) -> Result<Walk<'s>, ReadError> {
-        let bytes = segment.extent().bytes;
-        let place = lock(self.index(segment).await?).before_offset(offset);
-        // Without a place that is known, damage at the very start is found by walking into it.
-        let start = (segment.name.base_offset, SEGMENT_HEADER_LEN as u64);
-        let (first, position) = place.unwrap_or(start);
-        let handle = self.handle(segment).await?;
-        let window = Window::new(&**handle, bytes).with_piece_len(piece_len);
-        Ok(Walk::from(window, position, Some(segment.id), first))
-    }
-
     /// The first frame with the greatest timestamp of the log; `None` if the log is empty.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
     pub async fn find_max_timestamp(&self) -> Result<Option<StoredFrame>, ReadError> {
-        let mut greatest = None;
-        for segment in self.state.segments().iter() {
-            if let Some(index) = self.index_if_there(segment).await? {
-                greatest = greatest.max(lock(index).max_timestamp_ms());
+        // A seal can say too much: then indexes alone tell.
+        for trusts_seals in [true, false] {
+            let mut greatest = None;
+            for segment in self.state.segments().iter() {
+                let of_segment = match segment.times().filter(|_| trusts_seals) {
+                    Some(times) => Some(times.max_timestamp_ms),
+                    None => self.max_timestamp(segment).await?,
+                };
+                greatest = greatest.max(of_segment);
+            }
+            let Some(timestamp_ms) = greatest else {
+                return Ok(None);
+            };
+            if let Some(found) = self.find_by_timestamp(timestamp_ms).await? {
+                return Ok(Some(found));
             }
         }
-        match greatest {
-            Some(timestamp_ms) => self.find_by_timestamp(timestamp_ms).await,
-            None => Ok(None),
-        }
+        Ok(None)
     }
 
     /// The segment that holds `offset`: the last that begins at or before it and holds a record.
@@ -351,10 +344,11 @@ impl<F: FileSystem> LogReader<F> {
         let segment = &*segment;
         let end = segment.extent().end_offset.min(end);
         let piece = left.saturating_add(READ_AHEAD_LEN);
-        let mut walk = self.walk_to(segment, offset, piece).await?;
+        let opened = self.open(segment).await?;
+        let mut walk = self.walk_to(segment, &opened, offset, piece).await?;
         loop {
-            let frame = match self.step(&mut walk, segment, end).await {
-                Ok(Some((_, frame))) => frame,
+            let (position, frame) = match self.step(&mut walk, segment, end).await {
+                Ok(Some(found)) => found,
                 Ok(None) => break,
                 // What is damaged may lie in front of what is wanted.
                 Err(ReadError::Damaged(e)) if frames.is_empty() => {
@@ -371,7 +365,8 @@ impl<F: FileSystem> LogReader<F> {
             }
             if frame.body.len() > *left && !frames.is_empty() {
                 *left = 0;
-                break;
+                opened.ended_at(frame.header.base_offset, position);
+                return Ok(());
             }
             *left = left.saturating_sub(frame.body.len());
             frames.push(frame.into());
@@ -379,6 +374,7 @@ impl<F: FileSystem> LogReader<F> {
                 break;
             }
         }
+        opened.ended_at(walk.expected.offset, walk.position);
         Ok(())
     }
 
@@ -404,55 +400,6 @@ impl<F: FileSystem> LogReader<F> {
             reason: stop.reason(),
             evidence: Evidence::Readable(segment.extent().end_offset),
         }))
-    }
-
-    async fn handle<'s>(&self, segment: &'s Segment) -> Result<&'s Arc<dyn FileHandle>, ReadError> {
-        let open = || async { segment.open_read_only(&*self.fs).await.map(Arc::from) };
-        let opened = segment.handle.get_or_try_init(open).await;
-        opened.map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => ReadError::Damaged(Error::MissingSegment {
-                path: segment.path.clone(),
-                base_offset: segment.name.base_offset,
-            }),
-            _ => read_error(segment)(e),
-        })
-    }
-
-    /// The places of a segment's frames; found by reading it, where the writer of this process did
-    /// not write it.
-    async fn index<'s>(&self, segment: &'s Segment) -> Result<&'s Mutex<Index>, ReadError> {
-        segment
-            .index
-            .get_or_try_init(|| self.build_index(segment))
-            .await
-    }
-
-    /// The places of a segment's frames; none where its file is missing, which hides no other's.
-    async fn index_if_there<'s>(
-        &self,
-        segment: &'s Segment,
-    ) -> Result<Option<&'s Mutex<Index>>, ReadError> {
-        match self.index(segment).await {
-            Ok(index) => Ok(Some(index)),
-            Err(ReadError::Damaged(_)) => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-
-    async fn build_index(&self, segment: &Segment) -> Result<Mutex<Index>, ReadError> {
-        let limit = segment.extent().bytes;
-        let handle = self.handle(segment).await?;
-        let scope = Scope {
-            file: &**handle,
-            limit,
-            id: Some(segment.id),
-            base_offset: segment.name.base_offset,
-            max_zeros: limit,
-        };
-        let mut index = Index::default();
-        let visit = |position, header: &FrameHeader, begins| index.note(position, header, begins);
-        walk_runs(scope, visit).await.map_err(read_error(segment))?;
-        Ok(Mutex::new(index))
     }
 }
 

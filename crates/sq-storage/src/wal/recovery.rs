@@ -19,13 +19,16 @@ use sq_sim::{Clock, FileHandle, FileSystem};
 use super::adoption;
 use super::chain::{Chain, Damage, Link, build_chain};
 use super::config::WalConfig;
+use super::index::Index;
+use super::index_file;
+use super::maintenance::write_index;
 use super::manifest::{
     self, MANIFEST_NAME, Manifest, ManifestContent, ManifestEntry, Seal, read_manifest,
 };
 use super::rewrite::rewrite;
 use super::scan::{Run, Runs, Scope, walk_runs};
 use super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentHeaderError, SegmentName};
-use super::state::{Extent, Index, Segment};
+use super::state::{Extent, Segment};
 use crate::error::{DamageReason, Error, Result};
 use crate::frame::{FRAME_HEADER_LEN, FrameHeader};
 
@@ -553,7 +556,13 @@ async fn settle<F: FileSystem>(
     while let Some(link) = links.next() {
         let is_last = links.peek().is_none();
         let (is_open, length) = (link.is_open(), link.length_to_trim());
-        let (entry, segment, scan) = settle_link(config, link, is_last, &mut next_ordinal);
+        let (mut entry, segment, scan) = settle_link(config, link, is_last, &mut next_ordinal);
+        let seal = entry.seal.as_mut();
+        if let Some(seal) = seal.filter(|_| segment.in_live_index(|_| ()).is_some()) {
+            // It was read from end to end, which is not to happen again for the first read of it.
+            write_index(fs, &segment, &config.segment_cache).await;
+            seal.index_checksum = segment.index_checksum();
+        }
         entries.push(entry);
         let segment = Arc::new(segment);
         if let Some(length) = length.filter(|_| !is_last) {
@@ -609,6 +618,7 @@ fn settle_link(
         let scanned = || scan.as_ref().and_then(|s| s.index.times());
         seal.times = seal.times.or_else(scanned);
         segment.set_times(seal.times);
+        segment.set_index_checksum(seal.index_checksum);
     }
     // An index that knows of frames behind the segment's end would find their timestamps: then the
     // first reader makes one that does not.
@@ -684,7 +694,8 @@ async fn remove_prepared<F: FileSystem>(
     let _ = fs.sync_dir(&place.dir).await;
 }
 
-/// Removes what earlier attempts left: manifests that were never completed, and segments without a
+/// Removes what earlier attempts left: manifests that were never completed, indexes of segments that are
+/// gone, and segments without a
 /// record, once the manifest durably says that they have none: a name whose removal was not durable comes
 /// back at a power loss, and must not be taken for more than it was. A failure costs nothing but the
 /// leftover.
@@ -694,10 +705,12 @@ async fn remove_leftovers<F: FileSystem>(
     names: &[(OsString, u64)],
     recovered: &mut Recovered,
 ) {
-    for (name, _) in names
-        .iter()
-        .filter(|(name, _)| manifest::is_temporary(name))
-    {
+    let segments: HashSet<_> = recovered.segments.iter().map(|s| s.name).collect();
+    let is_leftover = |name: &OsString| {
+        manifest::is_temporary(name)
+            || index_file::segment_of(name).is_some_and(|of| !segments.contains(&of))
+    };
+    for (name, _) in names.iter().filter(|(name, _)| is_leftover(name)) {
         let _ = fs.remove_file(&place.dir.join(name)).await;
     }
     let empty = std::mem::take(&mut recovered.report.removed_empty);

@@ -2,19 +2,18 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use sq_sim::{FileHandle, FileSystem};
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::watch;
 
+use super::cache::{SealedIndex, SegmentCache, Slot};
+use super::index::{Index, Subject};
 use super::manifest::{Seal, SegmentTimes};
 use super::segment::SegmentName;
 use super::tail::{Tail, TailCache};
 use crate::frame::FrameHeader;
-
-/// A frame's place is remembered for every so many bytes of a segment.
-const INDEX_INTERVAL_BYTES: u64 = 32 * 1024;
 
 /// One segment as readers see it.
 #[derive(Debug)]
@@ -29,11 +28,12 @@ pub(super) struct Segment {
     extent: Mutex<Extent>,
     /// When the records of a segment are from that takes no more of them.
     times: OnceLock<SegmentTimes>,
-    /// What is known of the frames' places. Filled by the writer as it writes, or by the first
-    /// reader of a segment that was sealed before the partition was opened.
-    pub(super) index: OnceCell<Mutex<Index>>,
-    /// The reader's handle, opened with the first read.
-    pub(super) handle: OnceCell<Arc<dyn FileHandle>>,
+    /// What is known of the frames' places while the segment takes records, and until that is in a file.
+    live_index: Mutex<Option<Index>>,
+    /// The checksum of its index file, 0 if that is not known.
+    index_checksum: AtomicU32,
+    /// What readers keep of it.
+    pub(super) slot: Slot,
 }
 
 /// How much of a segment may be read.
@@ -61,8 +61,9 @@ impl Segment {
             prepared: Mutex::new(None),
             extent: Mutex::new(extent),
             times: OnceLock::new(),
-            index: OnceCell::new(),
-            handle: OnceCell::new(),
+            live_index: Mutex::default(),
+            index_checksum: AtomicU32::new(0),
+            slot: Slot::default(),
         }
     }
 
@@ -103,7 +104,7 @@ impl Segment {
 
     pub(super) fn with_index(self, index: Index) -> Self {
         Self {
-            index: OnceCell::new_with(Some(Mutex::new(index))),
+            live_index: Mutex::new(Some(index)),
             ..self
         }
     }
@@ -111,7 +112,48 @@ impl Segment {
     /// When its records are from: as its seal says, or else its index, if either is there.
     pub(super) fn times(&self) -> Option<SegmentTimes> {
         let sealed = self.times.get().copied();
-        sealed.or_else(|| self.index.get().and_then(|index| lock(index).times()))
+        sealed.or_else(|| self.in_live_index(Index::times).flatten())
+    }
+
+    /// Looks into the index while the segment has it in memory.
+    pub(super) fn in_live_index<T>(&self, look: impl FnOnce(&Index) -> T) -> Option<T> {
+        lock(&self.live_index).as_ref().map(look)
+    }
+
+    /// Notes frames that were appended: position and header.
+    pub(super) fn note(&self, frames: &[(u64, FrameHeader)]) {
+        if let Some(index) = &mut *lock(&self.live_index) {
+            for (position, header) in frames {
+                index.note(*position, header, false);
+            }
+        }
+    }
+
+    /// Hands the index on to the readers' cache: the segment takes no more records.
+    pub(super) fn hand_on_index(&self, cache: &SegmentCache) {
+        self.set_times(self.times());
+        if let Some(index) = lock(&self.live_index).take() {
+            let is_certain = true;
+            cache.keep_index(&self.slot, Arc::new(SealedIndex { index, is_certain }));
+        }
+    }
+
+    /// What its index speaks of.
+    pub(super) fn subject(&self) -> Subject {
+        Subject {
+            id: self.id,
+            base_offset: self.name.base_offset,
+            extent: self.extent(),
+        }
+    }
+
+    /// The checksum that its index file has, 0 if that is not known.
+    pub(super) fn index_checksum(&self) -> u32 {
+        self.index_checksum.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_index_checksum(&self, checksum: u32) {
+        self.index_checksum.store(checksum, Ordering::Release);
     }
 
     /// Fixes when the records of a segment are from that takes no more of them.
@@ -127,6 +169,7 @@ impl Segment {
         self.set_times(self.times());
         Seal {
             times: self.times(),
+            index_checksum: self.index_checksum(),
             ..Seal::from(self.extent())
         }
     }
@@ -140,87 +183,27 @@ impl Segment {
     }
 }
 
-/// Where some frames of a segment stand, in the order of their offsets.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Index {
-    entries: Vec<IndexEntry>,
-    max_timestamp_ms: Option<i64>,
-    last_append_ms: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct IndexEntry {
-    offset: u64,
-    position: u64,
-    /// The greatest timestamp of any frame before this one.
-    max_timestamp_before_ms: Option<i64>,
-}
-
-impl Index {
-    /// Notes a frame; frames come in the order of their offsets. One that can't be reached from the
-    /// frame before it, because something between them is damaged, `begins` a run.
-    pub(super) fn note(&mut self, position: u64, header: &FrameHeader, begins: bool) {
-        if header.record_count == 0 {
-            return;
-        }
-        let last = self.entries.last();
-        if begins || last.is_none_or(|e| position - e.position >= INDEX_INTERVAL_BYTES) {
-            let (offset, max_timestamp_before_ms) = (header.base_offset, self.max_timestamp_ms);
-            self.entries.push(IndexEntry {
-                offset,
-                position,
-                max_timestamp_before_ms,
-            });
-        }
-        self.max_timestamp_ms = self.max_timestamp_ms.max(Some(header.max_timestamp_ms));
-        self.last_append_ms = header.append_time_ms;
-    }
-
-    /// A frame at or before the one that holds `offset`: its offset and position.
-    pub(super) fn before_offset(&self, offset: u64) -> Option<(u64, u64)> {
-        let behind = self.entries.partition_point(|e| e.offset <= offset);
-        self.entries
-            .get(behind.checked_sub(1)?)
-            .map(|e| (e.offset, e.position))
-    }
-
-    /// A frame at or before the first one whose greatest timestamp is at least `timestamp_ms`.
-    pub(super) fn before_timestamp(&self, timestamp_ms: i64) -> Option<(u64, u64)> {
-        let behind = self
-            .entries
-            .partition_point(|e| e.max_timestamp_before_ms.is_none_or(|t| t < timestamp_ms));
-        self.entries
-            .get(behind.checked_sub(1)?)
-            .map(|e| (e.offset, e.position))
-    }
-
-    /// When the frames are from; `None` while there is none.
-    pub(super) fn times(&self) -> Option<SegmentTimes> {
-        self.max_timestamp_ms.map(|max_timestamp_ms| SegmentTimes {
-            max_timestamp_ms,
-            last_append_ms: self.last_append_ms,
-        })
-    }
-
-    /// The greatest timestamp of any frame.
-    pub(super) fn max_timestamp_ms(&self) -> Option<i64> {
-        self.max_timestamp_ms
-    }
-}
-
 /// The state of a partition's log that its writer publishes.
 #[derive(Debug)]
 pub(super) struct LogState {
     segments: RwLock<Arc<Vec<Arc<Segment>>>>,
     start: AtomicU64,
     tail: Arc<Tail>,
+    segment_cache: SegmentCache,
     end: watch::Sender<u64>,
 }
 
 impl LogState {
-    pub(super) fn new(segments: Vec<Arc<Segment>>, start: u64, end: u64, cache: TailCache) -> Self {
+    pub(super) fn new(
+        segments: Vec<Arc<Segment>>,
+        start: u64,
+        end: u64,
+        tail_cache: TailCache,
+        segment_cache: SegmentCache,
+    ) -> Self {
         Self {
-            tail: Tail::new(cache),
+            tail: Tail::new(tail_cache),
+            segment_cache,
             segments: RwLock::new(Arc::new(segments)),
             start: AtomicU64::new(start),
             end: watch::Sender::new(end),
@@ -256,6 +239,11 @@ impl LogState {
     /// What of the log is held in memory.
     pub(super) fn tail(&self) -> &Arc<Tail> {
         &self.tail
+    }
+
+    /// What readers keep of segments.
+    pub(super) fn segment_cache(&self) -> &SegmentCache {
+        &self.segment_cache
     }
 
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {

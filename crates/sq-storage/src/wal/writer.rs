@@ -20,7 +20,7 @@ use super::prepared::Prepared;
 use super::reader::{LogReader, StoredFrame};
 use super::recovery::{Place, Recovered, RecoveryReport, recover};
 use super::segment::SegmentHeader;
-use super::state::{Extent, LogState, Segment, lock};
+use super::state::{Extent, LogState, Segment};
 use crate::error::{Error, Result};
 use crate::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
 use crate::record::{Header, Record, encode_record};
@@ -133,6 +133,7 @@ impl<F: FileSystem> WalWriter<F> {
         let start = recovered.segments.first().map_or(0, |s| s.name.base_offset);
         let next_offset = recovered.next_offset;
         let tail_cache = config.tail_cache.clone();
+        let segment_cache = config.segment_cache.clone();
         let mut writer = Self {
             segment_base_offset: next_offset,
             segment_position: 0,
@@ -163,6 +164,7 @@ impl<F: FileSystem> WalWriter<F> {
                 start,
                 next_offset,
                 tail_cache,
+                segment_cache,
             )),
             report: recovered.report,
         };
@@ -170,6 +172,9 @@ impl<F: FileSystem> WalWriter<F> {
             writer.backlog.push(Chore::Trim { segment, length });
         }
         if let Some(retired) = recovered.retired {
+            let cache = writer.config.segment_cache.clone();
+            let segment = Arc::clone(&retired);
+            writer.backlog.push(Chore::WriteIndex(segment, cache));
             writer.backlog.push(Chore::ListSealed(retired));
         }
         if let Some(active) = recovered.active {
@@ -325,12 +330,7 @@ impl<F: FileSystem> WalWriter<F> {
             return Ok(0);
         };
         self.write(group.buffers, group.bytes, true).await?;
-        if let Some(index) = segment.index.get() {
-            let mut index = lock(index);
-            for (position, header) in &group.headers {
-                index.note(*position, header, false);
-            }
-        }
+        segment.note(&group.headers);
         self.told_committed = self.next_offset;
         self.next_offset = group.end_offset;
         self.poisoned_in_a_row = 0;

@@ -17,13 +17,19 @@ pub(crate) fn handed(seed: u64) -> Machine {
     machine
 }
 
-/// The files of the partition that are neither segments nor its manifest.
+/// The files of the partition that are neither segments, nor the index of one, nor its manifest.
 pub(crate) fn others(machine: &Machine) -> Vec<PathBuf> {
+    let files = machine.fs.files();
     let is_other = |path: &PathBuf| {
-        let is_segment = path.extension().is_some_and(|e| e == "wal");
-        path.starts_with(DIR) && !is_segment && !path.ends_with("manifest")
+        let is = |extension| path.extension().is_some_and(|e| e == extension);
+        let is_index = is("index") && files.contains(&path.with_extension("wal"));
+        path.starts_with(DIR) && !is("wal") && !is_index && !path.ends_with("manifest")
     };
-    machine.fs.files().into_iter().filter(is_other).collect()
+    files
+        .iter()
+        .filter(|path| is_other(path))
+        .cloned()
+        .collect()
 }
 
 /// Prepares a successor and gives it to the writer.

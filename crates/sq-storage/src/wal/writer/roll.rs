@@ -7,9 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use sq_sim::{FileHandle, FileSystem, create_dir_durably};
 
+use super::super::index::Index;
 use super::super::maintenance::MAX_HANDED;
 use super::super::segment::{SEGMENT_HEADER_LEN, SegmentName};
-use super::super::state::{Extent, Index, Segment};
+use super::super::state::{Extent, Segment};
 use super::{Chore, ClosedSegment, MaintenanceMode, WalWriter};
 use crate::error::{Error, Result};
 
@@ -34,6 +35,9 @@ impl<F: FileSystem> WalWriter<F> {
             return;
         };
         let extent = segment.extent();
+        let cache = self.config.segment_cache.clone();
+        self.backlog
+            .push(Chore::WriteIndex(Arc::clone(&segment), cache));
         self.backlog.push(Chore::ListSealed(Arc::clone(&segment)));
         self.closed.push(ClosedSegment {
             path: segment.path.clone(),
