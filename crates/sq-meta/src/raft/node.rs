@@ -100,9 +100,8 @@ impl<F: FileSystem> Node<F> {
         let wait = self.raft.wait(None);
         let leads = wait.state(ServerState::Leader, "to lead").await;
         leads.map_err(NodeError::failed)?;
-        // A leader knows what was committed before its term only once an entry of its own is. One that
-        // was the leader before goes on without such an entry, and the position that was written down
-        // lags: this one changes nothing, and all before it is applied when it is.
+        // What was committed before is applied behind this node's back, and the position that was
+        // written down lags. When this entry is applied, which changes nothing, all before it is.
         let barrier = self.write(Command::SkipProducerIds { below: 0 }).await;
         barrier.map(drop).map_err(NodeError::failed)
     }

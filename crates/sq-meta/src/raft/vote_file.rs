@@ -1,24 +1,21 @@
 //! The vote: a small file that is overwritten in place, version 1.
 //!
 //! ```text
-//!      0  slot            44, then zeros up to 4096
+//!      0  slot            28, then zeros up to 4096
 //!   4096  slot            the same
 //!
 //!   a slot is:
-//!   0  magic "SQVT"        4
-//!   4  version = 1         2
-//!   6  zero                2
-//!   8  sequence            8   how many votes were saved before
-//!  16  is there a vote     1
-//!  17  committed           1
-//!  18  zero                6
-//!  24  term                8
-//!  32  node                8
-//!  40  CRC-32 of all before 4
+//!   0  magic "SQVT"         4
+//!   4  version = 1          2
+//!   6  is there a vote      1
+//!   7  committed            1
+//!   8  term                 8
+//!  16  node                 8
+//!  24  CRC-32 of all before 4
 //! ```
 //!
 //! A vote is written to the first slot and synced, then to the second. So one of them is whole whenever
-//! the power fails, and once a vote was saved rot in either leaves the other. The newer one counts. With
+//! the power fails, and once a vote was saved rot in either leaves the other. The first whole one counts. With
 //! neither whole the file is damaged, and the node does not start: whoever forgets its vote may vote
 //! twice in a term.
 
@@ -39,7 +36,7 @@ const NEW_FILE: &str = "vote-new";
 
 const MAGIC: &[u8; 4] = b"SQVT";
 const VERSION: u16 = 1;
-const SLOT_LEN: usize = 44;
+const SLOT_LEN: usize = 28;
 /// Slots are a page apart, so that no write touches both.
 const SLOT_SPACING: u32 = 4096;
 
@@ -83,10 +80,7 @@ pub(crate) struct VoteFile<F: FileSystem> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Slot {
-    sequence: u64,
-    vote: Option<Vote>,
-}
+struct Slot(Option<Vote>);
 
 impl<F: FileSystem> VoteFile<F> {
     /// Reads the file in a node's directory; one that is not there has no vote. Changes nothing.
@@ -97,11 +91,8 @@ impl<F: FileSystem> VoteFile<F> {
         let path = dir.join(VOTE_FILE);
         let content = read(&*fs, &path).await;
         let slot = match content.map_err(|e| io(&path, e))? {
-            None => Slot {
-                sequence: 0,
-                vote: None,
-            },
-            Some(bytes) => newest(&path, &bytes)?,
+            None => Slot(None),
+            Some(bytes) => whole(&path, &bytes)?,
         };
         Ok(Self {
             fs,
@@ -128,7 +119,7 @@ impl<F: FileSystem> VoteFile<F> {
 
     /// The vote that was saved last.
     pub(crate) fn vote(&self) -> Option<Vote> {
-        self.slot.vote
+        self.slot.0
     }
 
     /// Saves a vote, durably.
@@ -140,10 +131,7 @@ impl<F: FileSystem> VoteFile<F> {
         if self.failed {
             return Err(VoteFileError::Latched(self.path.clone()));
         }
-        let slot = Slot {
-            sequence: self.slot.sequence.saturating_add(1),
-            vote: Some(vote),
-        };
+        let slot = Slot(Some(vote));
         // Set first: a call that is dropped may still take place.
         self.failed = true;
         self.write(&slot.encode()).await?;
@@ -196,10 +184,10 @@ async fn read<F: FileSystem>(fs: &F, path: &Path) -> std::io::Result<Option<Byte
     file.read_at(0, 2 * SLOT_SPACING as usize).await.map(Some)
 }
 
-fn newest(path: &Path, bytes: &[u8]) -> Result<Slot, VoteFileError> {
+fn whole(path: &Path, bytes: &[u8]) -> Result<Slot, VoteFileError> {
     let second = bytes.get(SLOT_SPACING as usize..).unwrap_or_default();
     let slots = [Slot::decode(bytes), Slot::decode(second)];
-    if let Some(slot) = slots.iter().flatten().max_by_key(|s| s.sequence) {
+    if let Some(slot) = slots.iter().flatten().next() {
         return Ok(*slot);
     }
     let later = |bytes: &[u8]| {
@@ -223,16 +211,13 @@ fn io(path: &Path, source: std::io::Error) -> VoteFileError {
 }
 
 impl Slot {
-    fn encode(&self) -> Bytes {
-        let vote = self.vote.unwrap_or_default();
+    fn encode(self) -> Bytes {
+        let vote = self.0.unwrap_or_default();
         let mut out = BytesMut::with_capacity(SLOT_LEN);
         out.put_slice(MAGIC);
         out.put_u16(VERSION);
-        out.put_u16(0);
-        out.put_u64(self.sequence);
-        out.put_u8(u8::from(self.vote.is_some()));
+        out.put_u8(u8::from(self.0.is_some()));
         out.put_u8(u8::from(vote.committed));
-        out.put_bytes(0, 6);
         out.put_u64(vote.leader_id.term);
         out.put_u64(vote.leader_id.node_id);
         let crc = crc32fast::hash(&out);
@@ -244,23 +229,17 @@ impl Slot {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..SLOT_LEN)?;
         let mut rest = bytes.strip_prefix(MAGIC)?;
-        let version = rest.try_get_u16().ok()?;
-        let _zero = rest.try_get_u16().ok()?;
-        let sequence = rest.try_get_u64().ok()?;
+        let _version = rest.try_get_u16().ok()?;
         let is_there = rest.try_get_u8().ok()? == 1;
         let committed = rest.try_get_u8().ok()? == 1;
-        rest.advance(6);
         let term = rest.try_get_u64().ok()?;
         let node = rest.try_get_u64().ok()?;
         let vote = Vote {
             leader_id: LeaderId::new(term, node),
             committed,
         };
-        let slot = Self {
-            sequence,
-            vote: is_there.then_some(vote),
-        };
-        (version == VERSION && slot.encode() == bytes).then_some(slot)
+        let slot = Self(is_there.then_some(vote));
+        (slot.encode() == bytes).then_some(slot)
     }
 }
 
@@ -271,30 +250,27 @@ mod tests {
     use super::{SLOT_LEN, Slot};
     use crate::raft::Vote;
 
-    fn slot(sequence: u64, term: u64, node: u64, committed: bool) -> Slot {
+    fn slot(term: u64, node: u64, committed: bool) -> Slot {
         let mut vote = Vote::new(term, node);
         vote.committed = committed;
-        Slot {
-            sequence,
-            vote: Some(vote),
-        }
+        Slot(Some(vote))
     }
 
     proptest! {
         #[test]
-        fn any_slot_comes_back(n in any::<u64>(), term in any::<u64>(), node in any::<u64>(), c: bool) {
-            let given = slot(n, term, node, c);
+        fn any_slot_comes_back(term in any::<u64>(), node in any::<u64>(), committed: bool) {
+            let given = slot(term, node, committed);
             let bytes = given.encode();
             prop_assert_eq!(bytes.len(), SLOT_LEN);
             prop_assert_eq!(Slot::decode(&bytes), Some(given));
-            let none = Slot { sequence: n, vote: None };
-            prop_assert_eq!(Slot::decode(&none.encode()), Some(none));
         }
     }
 
     #[test]
     fn every_flipped_bit_and_every_other_length_is_refused() {
-        let bytes = slot(3, 7, 2, true).encode();
+        let none = Slot(None);
+        assert_eq!(Slot::decode(&none.encode()), Some(none));
+        let bytes = slot(7, 2, true).encode();
         for bit in 0..SLOT_LEN * 8 {
             let mut bad = bytes.to_vec();
             bad[bit / 8] ^= 1 << (bit % 8);

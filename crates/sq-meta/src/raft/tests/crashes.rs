@@ -135,12 +135,18 @@ fn after_a_crash_while_it_is_opened_everything_is_still_there() {
             let may_be = block_on(live(&fs, seed));
             stops[(again % 2) as usize].strike(&fs);
             fs.crash_after(again);
-            let opened = block_on(Opened::try_on(&fs, seed));
-            let is_whole = opened.is_ok();
-            drop(opened);
+            let told = block_on(async {
+                let mut node = Opened::try_on(&fs, seed).await.ok()?;
+                Some(node.durable().await)
+            });
+            let is_whole = told.is_some();
             Stop::Power(Keep::Mixed).strike(&fs);
             let found = block_on(async { Opened::on(&fs, seed).await.durable().await });
             assert!(may_be.contains(&found), "after {at} and {again}: {found:?}");
+            // Whoever was told may have acted on it.
+            if let Some(told) = told {
+                assert_eq!(told, found, "after {at} and {again}");
+            }
             if is_whole {
                 break;
             }

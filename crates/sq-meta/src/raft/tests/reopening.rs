@@ -4,11 +4,12 @@ use openraft::EntryPayload;
 use openraft::storage::{RaftLogStorage, RaftStateMachine};
 use sq_sim::{InMemoryFileSystem, Keep};
 
-use super::support::{DIR, Opened, block_on, entries, entry, id};
+use super::support::{DIR, Opened, block_on, config, entries, entry, id};
 use crate::command::Command;
 use crate::raft::record::{Body, Piece, Record};
 use crate::raft::{
-    Entry, JournalError, Membership, OpenError, SnapshotMeta, StoredMembership, VoteFileError,
+    Entry, JournalError, Membership, Node, NodeConfig, OpenError, SnapshotMeta, StoredMembership,
+    VoteFileError,
 };
 
 #[test]
@@ -142,14 +143,14 @@ fn a_vote_of_which_nothing_is_left_stops_the_start() {
     for slot in [0, 4096] {
         let fs = InMemoryFileSystem::new(1);
         lived(&fs);
-        fs.overwrite(&vote, slot + 20, &[0xff; 8]).unwrap();
+        fs.overwrite(&vote, slot + 10, &[0xff; 8]).unwrap();
         let found = block_on(async { Opened::on(&fs, 2).await.durable().await });
         assert_eq!(found.vote.unwrap().leader_id.term, 4);
     }
     let fs = InMemoryFileSystem::new(1);
     lived(&fs);
-    fs.overwrite(&vote, 20, &[0xff; 8]).unwrap();
-    fs.overwrite(&vote, 4116, &[0xff; 8]).unwrap();
+    fs.overwrite(&vote, 10, &[0xff; 8]).unwrap();
+    fs.overwrite(&vote, 4106, &[0xff; 8]).unwrap();
     assert!(matches!(
         refused(&fs),
         OpenError::Vote(VoteFileError::Damaged(_))
@@ -302,6 +303,29 @@ fn every_record_comes_back_and_no_cut_one_does() {
 }
 
 #[test]
+fn a_snapshot_that_can_not_be_read_takes_no_others_place() {
+    block_on(async {
+        let fs = InMemoryFileSystem::new(1);
+        let mut node = Opened::on(&fs, 1).await;
+        node.append(entries(0, 0..10)).await.unwrap();
+        node.snapshot(4).await.unwrap();
+        let held = node.store.get_current_snapshot().await.unwrap().unwrap();
+        let mut bad = held.snapshot.to_vec();
+        bad[20] ^= 1;
+        let meta = SnapshotMeta {
+            last_log_id: Some(id(0, 9)),
+            ..held.meta.clone()
+        };
+        let bad = Box::new(bad.into());
+        assert!(node.store.install_snapshot(&meta, bad).await.is_err());
+        let still = node.store.get_current_snapshot().await.unwrap().unwrap();
+        assert_eq!(still.meta, held.meta);
+        let found = Opened::on(&fs, 2).await.durable().await;
+        assert_eq!(found.snapshot, Some(id(0, 4)));
+    });
+}
+
+#[test]
 fn the_membership_is_in_the_snapshot() {
     block_on(async {
         let fs = InMemoryFileSystem::new(1);
@@ -317,5 +341,37 @@ fn the_membership_is_in_the_snapshot() {
         let mut node = Opened::on(&fs, 2).await;
         let stored = StoredMembership::new(Some(id(0, 0)), membership);
         assert_eq!(node.membership().await, stored);
+    });
+}
+
+#[test]
+fn a_leader_that_has_no_entry_of_its_term_yet_still_begins_with_all_that_was_committed() {
+    // "Elected" was taken for "all of my log is committed": reads showed what was rolled back later.
+    // The other way round, who is elected and stops before the first entry of its term knows of no
+    // commit at all, and a start that does not wait for one shows an empty state.
+    block_on(async {
+        let fs = InMemoryFileSystem::new(1);
+        let mut node = Opened::on(&fs, 1).await;
+        let me = std::collections::BTreeMap::from([(1, openraft::BasicNode::default())]);
+        let first = Entry {
+            log_id: id(0, 0),
+            payload: EntryPayload::Membership(Membership::new(vec![[1].into()], me)),
+        };
+        node.append(vec![first]).await.unwrap();
+        node.append(entries(1, 1..10)).await.unwrap();
+        let mut vote = crate::raft::Vote::new(2, 1);
+        vote.committed = true;
+        node.log.save_vote(&vote).await.unwrap();
+        let machine = node.machine.clone();
+        fs.power_loss(Keep::None);
+        let config = NodeConfig {
+            id: 1,
+            store: config(2),
+            snapshot_every: 100,
+        };
+        let fs = std::sync::Arc::new(fs.for_this_process());
+        let node = Node::start_alone(fs, &config, &machine).await.unwrap();
+        assert_eq!(machine.watch().borrow().next_producer_id(), 1_000_009);
+        node.stop().await;
     });
 }

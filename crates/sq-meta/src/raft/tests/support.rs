@@ -42,6 +42,15 @@ pub(super) fn entries(term: u64, indexes: std::ops::Range<u64>) -> Vec<Entry> {
     indexes.map(|index| entry(term, index)).collect()
 }
 
+pub(super) fn config(seed: u64) -> StoreConfig {
+    StoreConfig {
+        segment_bytes: 2048,
+        segment_ids: SegmentIds::seeded(seed),
+        clock: Arc::new(VirtualClock::new()),
+        ..StoreConfig::new(DIR)
+    }
+}
+
 /// A node's storage, open.
 pub(super) struct Opened {
     pub(super) log: LogStore<InMemoryFileSystem>,
@@ -60,12 +69,7 @@ pub(super) struct Durable {
 
 impl Opened {
     pub(super) async fn try_on(fs: &InMemoryFileSystem, seed: u64) -> Result<Self, OpenError> {
-        let config = StoreConfig {
-            segment_bytes: 2048,
-            segment_ids: SegmentIds::seeded(seed),
-            clock: Arc::new(VirtualClock::new()),
-            ..StoreConfig::new(DIR)
-        };
+        let config = config(seed);
         let machine = Machine::default();
         let log = open(Arc::new(fs.for_this_process()), &config, &machine).await?;
         let store = machine.on(log.journal());
