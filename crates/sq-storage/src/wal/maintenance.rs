@@ -21,7 +21,7 @@ use super::{index, index_file};
 use crate::error::{Error, Result};
 
 /// With so many chores waiting, a writer does them itself, whoever else should have.
-pub(super) const MAX_HANDED: usize = 64;
+pub(super) const MAX_HANDED: usize = 128;
 
 /// How often a chore is tried whose outcome is only tidiness.
 const MAX_ATTEMPTS: u32 = 3;
