@@ -15,6 +15,7 @@ mod stats;
 mod table;
 mod tail;
 mod time;
+mod wal;
 mod wire;
 
 use anyhow::Result;
@@ -34,6 +35,11 @@ enum Command {
     Produce(produce::Args),
     /// A broker's fetch path.
     Fetch(fetch::Args),
+    /// A log beside the disk's own speed and beside other logs.
+    Wal(wal::Args),
+    /// A log that is written by a process of its own, to be killed.
+    #[command(hide = true)]
+    Fill(wal::FillArgs),
     /// A consumer in a process of its own, for the other commands.
     #[command(hide = true)]
     Tail(tail::Args),
@@ -43,6 +49,8 @@ fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Produce(args) => produce::run(&args),
         Command::Fetch(args) => fetch::run(&args),
+        Command::Wal(args) => wal::run(&args),
+        Command::Fill(args) => wal::fill(&args),
         Command::Tail(args) => tail::run(&args),
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use anyhow::{Result, ensure};
+
 /// What a figure is to reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Target {
@@ -31,6 +33,7 @@ pub(crate) struct Row {
     figure: String,
     judged: Option<(f64, Unit, Target)>,
     value: Option<(f64, Unit)>,
+    plain: Option<(f64, Unit)>,
     note: String,
 }
 
@@ -42,6 +45,7 @@ impl Row {
             figure: String::new(),
             judged: None,
             value: None,
+            plain: None,
             note: String::new(),
         }
     }
@@ -50,6 +54,7 @@ impl Row {
     #[must_use]
     pub(crate) fn figure(mut self, value: f64, unit: Unit) -> Self {
         self.figure = write(value, unit);
+        self.plain = Some((value, unit));
         self
     }
 
@@ -135,6 +140,30 @@ impl Table {
 
     pub(crate) fn push(&mut self, row: Row) {
         self.rows.push(row);
+    }
+}
+
+impl Table {
+    /// The same without a word about what should be reached.
+    #[must_use]
+    pub(crate) fn without_verdicts(mut self) -> Self {
+        for row in &mut self.rows {
+            row.judged = None;
+        }
+        self
+    }
+
+    /// Checks that each figure is a number that something can be.
+    pub(crate) fn check_plausible(&self) -> Result<()> {
+        ensure!(!self.rows.is_empty(), "nothing was measured");
+        for row in &self.rows {
+            let numbers = row.value.into_iter().chain(row.plain);
+            for (value, _) in numbers {
+                let can_be = value.is_finite() && value > 0.0;
+                ensure!(can_be, "{}: {value} can't be", row.job);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,112 @@
+//! Appends while a successor is prepared.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Context as _, Result};
+
+use sq_storage::log::LogConfig;
+
+use super::Bench;
+use super::sq::{Sq, runtime};
+use super::subject::{DurableLog as _, repeat};
+use crate::stats::{Latencies, Summary, median};
+use crate::table::{Row, Table, Target, Unit};
+use crate::time::now;
+
+/// Steps of a round: undisturbed, preparing.
+pub(super) const STEPS: u64 = 2;
+
+/// Preparations in a round: each takes but a moment.
+const PREPARATIONS: usize = 20;
+
+struct Round {
+    undisturbed: Summary,
+    preparing: Summary,
+}
+
+pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<()> {
+    let rounds = (0..bench.rounds)
+        .map(|_| round(bench))
+        .collect::<Result<Vec<_>>>()?;
+    let undisturbed = |get: fn(&Summary) -> f64| median(rounds.iter().map(|r| get(&r.undisturbed)));
+    let row = |name: &str, get: fn(&Summary) -> f64, of: fn(&Round) -> Summary, bound| {
+        let figures = rounds.iter().map(|round| get(&of(round)));
+        let ratios = rounds
+            .iter()
+            .map(|round| get(&of(round)) / get(&round.undisturbed));
+        Row::new(name)
+            .beside(undisturbed(get), Unit::Microseconds)
+            .figure(median(figures), Unit::Microseconds)
+            .judge(median(ratios), Unit::Times, Target::AtMost(bound))
+    };
+    table.push(row(
+        "append while a successor is prepared, p99; beside: undisturbed",
+        |s| s.p99,
+        |r| r.preparing,
+        1.2,
+    ));
+    Ok(())
+}
+
+fn round(bench: &Bench) -> Result<Round> {
+    let dir = bench.dir("removal")?;
+    let sq = Sq::open_with(dir.path(), LogConfig::default(), bench.bytes)?;
+    bench.run.step("undisturbed");
+    let time = bench.time * 2;
+    let undisturbed = repeat(time, || sq.append(0, &bench.value))?.latency;
+    bench.run.step("a successor is prepared");
+    let mut latencies = Latencies::new()?;
+    for _ in 0..PREPARATIONS {
+        prepare(bench, &sq, &mut latencies)?;
+    }
+    let preparing = latencies.summary();
+    Ok(Round {
+        undisturbed,
+        preparing,
+    })
+}
+
+/// Prepares a successor while records are appended, and then removes it.
+fn prepare(bench: &Bench, sq: &Sq, latencies: &mut Latencies) -> Result<()> {
+    let preparation = runtime()?
+        .block_on(sq.log.with_writer(|writer, _| {
+            let preparation = writer.as_ref().map(|writer| writer.preparation(None));
+            Box::pin(async { preparation })
+        }))?
+        .context("the log is closed")?;
+    let mut prepared = None;
+    beside(bench, sq, latencies, || {
+        prepared = Some(runtime()?.block_on(preparation.run())?);
+        Ok(())
+    })?;
+    if let Some(prepared) = prepared {
+        runtime()?.block_on(prepared.discard())?;
+    }
+    Ok(())
+}
+
+/// Appends for as long as `work` takes on another thread.
+fn beside(
+    bench: &Bench,
+    sq: &Sq,
+    latencies: &mut Latencies,
+    work: impl FnOnce() -> Result<()> + Send,
+) -> Result<()> {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let worker = thread::Builder::new().spawn_scoped(scope, || {
+            let outcome = work();
+            is_over.store(true, Ordering::Release);
+            outcome
+        })?;
+        let mut last = now();
+        while !is_over.load(Ordering::Acquire) {
+            sq.append(0, &bench.value)?;
+            let done = now();
+            latencies.record(done.duration_since(last));
+            last = done;
+        }
+        worker.join().ok().context("the other thread panicked")?
+    })
+}
