@@ -41,9 +41,43 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # The log
+//! A [`MetaLog`] is what a broker holds. [`MetaLog::submit`] brings a command into the replicated log and
+//! returns what it did once it is committed and applied; [`MetaLog::watch`] follows the state. With no
+//! peers it is its own quorum: it leads at once, no timer runs, and a commit is one write and one sync.
+//! With a [`Transport`] several brokers keep the log together.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use sq_meta::{Applied, BrokerId, Command, MetaLog, MetaLogConfig};
+//! use sq_sim::OsFileSystem;
+//!
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+//! # let dir = tempfile::tempdir()?;
+//! # let dir = dir.path().join("@raft");
+//! let config = MetaLogConfig::new(BrokerId(0), &dir);
+//! let log = MetaLog::start(Arc::new(OsFileSystem::inline()), config.clone()).await?;
+//! let given = log.submit(Command::AllocateProducerIds { count: 1000 }).await?;
+//! assert_eq!(given, Applied::ProducerIds(0..1000));
+//! log.shut_down().await;
+//!
+//! let log = MetaLog::start(Arc::new(OsFileSystem::inline()), config).await?;
+//! assert_eq!(log.state().next_producer_id(), 1000);
+//! # log.shut_down().await;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Raft is openraft's; the private module `raft` is all that knows of it. The log lies in a log of
+//! sq-storage, the vote in a file beside it. A log whose disk fails stops, so that it answers nothing
+//! that is not durable, and the next command opens it again. Damage is never mended: a start that finds
+//! any refuses and says where.
+//!
 //! # What it is not
 //! It moves no record, fences no broker and opens no file of a partition; it knows what was agreed, not
-//! what a disk holds. It is not a general key-value store. It holds no consumer groups yet.
+//! what a disk holds. It is not a general key-value store. It holds no consumer groups yet. It locks
+//! nothing: whoever opens it holds the data directory's lock.
 //!
 //! # The chain
 //! A partition's segments follow each other without gap or overlap. Offsets of ends are exclusive, so
@@ -93,8 +127,8 @@ pub use ids::{
     BrokerId, InvalidReplicaSet, MAX_BROKER_ID, MAX_REPLICAS, PartitionId, ReplicaSet, SegmentId,
     TopicId,
 };
-pub use log::{MetaLog, MetaLogConfig, StartError, SubmitError};
-pub use raft::{JournalError, OpenError, StoreConfig, VoteFileError};
+pub use log::{MetaLog, MetaLogConfig, MetaLogPeers, StartError, SubmitError};
+pub use raft::{JournalError, OpenError, StoreConfig, Transport, VoteFileError};
 pub use state::{
     ActiveSegment, Broker, Deleted, Link, LinkState, Load, MAX_PARTITIONS_PER_TOPIC, MetaState,
     Partition, SealedSegment, Segment, Topic, Violation,

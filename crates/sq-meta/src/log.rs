@@ -1,15 +1,21 @@
 //! What a broker holds: the metadata's log, and the state that follows from it.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sq_sim::FileSystem;
 use tokio::sync::{Mutex, watch};
 
 use crate::command::{Applied, Command, Refusal};
 use crate::ids::BrokerId;
-use crate::raft::{Machine, Node, NodeConfig, NodeError, OpenError, StoreConfig, WriteError};
+use crate::raft::{
+    Machine, Node, NodeConfig, NodeError, OpenError, Peers, ReceiveError, StoreConfig, Transport,
+    WriteError,
+};
 use crate::state::MetaState;
 
 /// How the log is kept.
@@ -21,9 +27,24 @@ pub struct MetaLogConfig {
     pub store: StoreConfig,
     /// How many commands make a snapshot worth while.
     pub snapshot_every: u64,
+    /// The other voters; `None` for a log that has this broker as its only one.
+    pub peers: Option<MetaLogPeers>,
     /// How much later than it could be a command is proposed. For tests and benchmarks: it is what a
     /// quorum far away would cost.
     pub commit_delay: Duration,
+}
+
+/// The voters of a log that several brokers keep together.
+#[derive(Clone, Debug)]
+pub struct MetaLogPeers {
+    /// All of them, this broker too. They count when the log is begun, and must be the same for each;
+    /// afterwards the log itself says who its voters are.
+    pub voters: BTreeSet<BrokerId>,
+    /// What carries requests between them.
+    pub transport: Arc<dyn Transport>,
+    /// How often a leader that has nothing to say shows that it is there. Without a sign for five to ten
+    /// times as long the others elect another. More than one round trip.
+    pub heartbeat: Duration,
 }
 
 impl MetaLogConfig {
@@ -33,6 +54,7 @@ impl MetaLogConfig {
             broker,
             store: StoreConfig::new(dir),
             snapshot_every: 4096,
+            peers: None,
             commit_delay: Duration::ZERO,
         }
     }
@@ -112,8 +134,10 @@ impl<F: FileSystem> fmt::Debug for MetaLog<F> {
 }
 
 impl<F: FileSystem> MetaLog<F> {
-    /// Opens the log, or begins one, as its only voter. Once this returns, this broker leads it and
-    /// all that was ever committed is in the state. Runs on the tokio runtime that polls it.
+    /// Opens the log, or begins one. Runs on the tokio runtime that polls it.
+    ///
+    /// Once this returns, the only voter of a log leads it, and all that was ever committed is in the
+    /// state. One of several begins with what it knew, and follows.
     ///
     /// Lock the data directory first: two of these on one directory destroy each other's work.
     ///
@@ -147,10 +171,31 @@ impl<F: FileSystem> MetaLog<F> {
         match node.write(command).await {
             Ok(outcome) => Ok(outcome?),
             Err(WriteError::NotLeader { leader }) => Err(SubmitError::NotLeader {
-                leader: leader.and_then(|id| u32::try_from(id).ok()).map(BrokerId),
+                leader: leader.and_then(broker_id),
             }),
             Err(WriteError::Stopped(reason)) => Err(SubmitError::Unknown(reason)),
         }
+    }
+
+    /// Answers what the log of another broker asks through its [`Transport`].
+    ///
+    /// # Errors
+    /// The request makes no sense, or the log does not run: the other one will ask again.
+    pub async fn receive(&self, request: &Bytes) -> io::Result<Bytes> {
+        let node = self.inner.running().await.map_err(io::Error::other)?;
+        node.receive(request).await.map_err(|error| match error {
+            ReceiveError::Damaged(damage) => {
+                io::Error::new(io::ErrorKind::InvalidData, damage.to_string())
+            }
+            ReceiveError::Stopped(reason) => io::Error::other(reason),
+        })
+    }
+
+    /// Who leads the log, as far as is known here.
+    pub async fn leader(&self) -> Option<BrokerId> {
+        let node = self.inner.node.lock().await;
+        let leader = node.as_ref().and_then(|node| node.leader());
+        leader.and_then(broker_id)
     }
 
     /// The state that is applied now.
@@ -203,7 +248,16 @@ async fn start<F: FileSystem>(
         id: config.broker.0.into(),
         store: config.store.clone(),
         snapshot_every: config.snapshot_every,
+        peers: config.peers.as_ref().map(|peers| Peers {
+            voters: peers.voters.iter().map(|b| b.0.into()).collect(),
+            transport: Arc::clone(&peers.transport),
+            heartbeat: peers.heartbeat,
+        }),
     };
-    let node = Node::start_alone(Arc::clone(fs), &node, machine).await?;
+    let node = Node::start(Arc::clone(fs), &node, machine).await?;
     Ok(Arc::new(node))
+}
+
+fn broker_id(node: u64) -> Option<BrokerId> {
+    u32::try_from(node).ok().map(BrokerId)
 }

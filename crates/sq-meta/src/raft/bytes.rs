@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ::bytes::{BufMut, BytesMut};
 use openraft::{BasicNode, EntryPayload, LeaderId};
 
-use super::{Entry, LogId, Membership, SnapshotMeta, StoredMembership};
-use crate::codec::{Damage, Reader, command, put_count, put_option, put_text};
+use super::{Entry, LogId, Membership, SnapshotMeta, StoredMembership, Vote};
+use crate::codec::{Damage, Reader, command, put_bool, put_count, put_option, put_text};
 
 pub(super) fn put_log_id(out: &mut BytesMut, id: LogId) {
     out.put_u64(id.leader_id.term);
@@ -17,6 +17,19 @@ pub(super) fn put_log_id(out: &mut BytesMut, id: LogId) {
 pub(super) fn read_log_id(reader: &mut Reader<'_>) -> Result<LogId, Damage> {
     let leader_id = LeaderId::new(reader.u64()?, reader.u64()?);
     Ok(LogId::new(leader_id, reader.u64()?))
+}
+
+pub(super) fn put_vote(out: &mut BytesMut, vote: &Vote) {
+    out.put_u64(vote.leader_id.term);
+    out.put_u64(vote.leader_id.node_id);
+    put_bool(out, vote.committed);
+}
+
+pub(super) fn read_vote(reader: &mut Reader<'_>) -> Result<Vote, Damage> {
+    Ok(Vote {
+        leader_id: LeaderId::new(reader.u64()?, reader.u64()?),
+        committed: reader.bool()?,
+    })
 }
 
 fn put_membership(out: &mut BytesMut, membership: &Membership) {
@@ -34,18 +47,28 @@ fn put_membership(out: &mut BytesMut, membership: &Membership) {
     }
 }
 
+const DISORDER: Damage = Damage::Content("the members are not in order");
+
 fn read_membership(reader: &mut Reader<'_>) -> Result<Membership, Damage> {
     let mut configs = Vec::new();
     for _ in 0..reader.count(4)? {
         let mut voters = BTreeSet::new();
         for _ in 0..reader.count(8)? {
-            voters.insert(reader.u64()?);
+            let voter = reader.u64()?;
+            if voters.last().is_some_and(|last| *last >= voter) {
+                return Err(DISORDER);
+            }
+            voters.insert(voter);
         }
         configs.push(voters);
     }
     let mut nodes = BTreeMap::new();
     for _ in 0..reader.count(8 + 4)? {
-        nodes.insert(reader.u64()?, BasicNode::new(reader.text()?));
+        let id = reader.u64()?;
+        if nodes.last_key_value().is_some_and(|(last, _)| *last >= id) {
+            return Err(DISORDER);
+        }
+        nodes.insert(id, BasicNode::new(reader.text()?));
     }
     if configs
         .iter()

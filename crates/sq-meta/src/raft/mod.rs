@@ -2,9 +2,9 @@
 //!
 //! | openraft asks for | where it is |
 //! |---|---|
-//! | the log, its purged and committed positions, the snapshot | one [`Journal`](journal::Journal): records in a log of sq-storage |
-//! | the vote | a [`VoteFile`](vote_file::VoteFile) |
-//! | the state machine | a [`Machine`](machine::Machine): the [`MetaState`](crate::MetaState) in memory |
+//! | the log, its purged and committed positions, the snapshot | one [`Journal`]: records in a log of sq-storage |
+//! | the vote | a [`VoteFile`] |
+//! | the state machine | a [`Machine`]: the [`MetaState`](crate::MetaState) in memory |
 //!
 //! The journal is only ever appended to. A truncation or a purge is a record like an entry, so that it
 //! is there wholly or not at all, and in the order in which it was asked for: a vote can't stand beside
@@ -20,6 +20,7 @@ mod machine;
 mod network;
 mod node;
 mod record;
+mod rpc;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -33,10 +34,11 @@ use sq_sim::{Clock, FileSystem, SystemClock};
 use sq_storage::SegmentIds;
 
 pub use journal::JournalError;
+pub use network::Transport;
 pub use vote_file::VoteFileError;
 
 pub(crate) use machine::Machine;
-pub(crate) use node::{Node, NodeConfig, NodeError, WriteError};
+pub(crate) use node::{Node, NodeConfig, NodeError, Peers, ReceiveError, WriteError};
 
 use journal::Journal;
 use log_store::LogStore;

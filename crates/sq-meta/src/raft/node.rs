@@ -1,18 +1,25 @@
 //! A node: openraft on our storage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use openraft::error::{ClientWriteError, RaftError};
-use openraft::{BasicNode, Config, Raft, ServerState, SnapshotPolicy};
+use ::bytes::Bytes;
+use openraft::error::{ClientWriteError, InitializeError, RaftError};
+use openraft::{BasicNode, Config, Raft, ServerState, Snapshot, SnapshotPolicy};
 use sq_sim::FileSystem;
 
-use super::network::Alone;
+use super::network::{Network, Transport};
+use super::rpc::{Answer, Request};
 use super::{Journal, Machine, OpenError, Outcome, StoreConfig, Types, open};
+use crate::codec::{Damage, snapshot};
 use crate::command::{Command, Refusal};
 
 /// How many entries that a snapshot holds are kept all the same, for a follower that is a little behind.
 const ENTRIES_BEHIND_SNAPSHOT: u64 = 256;
+
+/// How many entries go into one request.
+const ENTRIES_PER_REQUEST: u64 = 64;
 
 #[derive(Clone, Debug)]
 pub(crate) struct NodeConfig {
@@ -20,6 +27,17 @@ pub(crate) struct NodeConfig {
     pub(crate) store: StoreConfig,
     /// How many entries make a snapshot worth while.
     pub(crate) snapshot_every: u64,
+    /// None for the only voter there is.
+    pub(crate) peers: Option<Peers>,
+}
+
+/// The others.
+#[derive(Clone, Debug)]
+pub(crate) struct Peers {
+    /// Every voter, this node too. Only a log that is empty is begun with them.
+    pub(crate) voters: BTreeSet<u64>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) heartbeat: Duration,
 }
 
 /// Why a node did not start.
@@ -48,25 +66,35 @@ pub(crate) enum WriteError {
     Stopped(String),
 }
 
+/// Why another node's request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReceiveError {
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+    #[error("{0}")]
+    Stopped(String),
+}
+
 pub(crate) struct Node<F: FileSystem> {
     raft: Raft<Types>,
     journal: Journal<F>,
 }
 
 impl<F: FileSystem> Node<F> {
-    /// Starts the only voter there is. Once this returns it leads, and all that was committed before
-    /// is applied.
-    pub(crate) async fn start_alone(
+    /// Starts a node. The only voter there is leads once this returns, and all that was committed before
+    /// is applied; one of several will find out who leads.
+    pub(crate) async fn start(
         fs: Arc<F>,
         config: &NodeConfig,
         machine: &Machine,
     ) -> Result<Self, NodeError> {
         let store = open(fs, &config.store, machine).await?;
         let journal = store.journal().clone();
+        let transport = config.peers.as_ref().map(|p| Arc::clone(&p.transport));
         let raft = Raft::new(
             config.id,
             Arc::new(raft_config(config)?),
-            Alone,
+            Network(transport),
             store,
             machine.on(&journal),
         );
@@ -74,11 +102,33 @@ impl<F: FileSystem> Node<F> {
             raft: raft.await.map_err(NodeError::failed)?,
             journal,
         };
-        let lead = node.lead(config.id).await;
-        if lead.is_err() {
+        let begun = match &config.peers {
+            None => node.lead(config.id).await,
+            Some(peers) => node.join(peers).await,
+        };
+        if begun.is_err() {
             node.stop().await;
         }
-        lead.map(|()| node)
+        begun.map(|()| node)
+    }
+
+    /// Every voter may begin the same log: the first to be elected does.
+    async fn join(&self, peers: &Peers) -> Result<(), NodeError> {
+        let initialized = self.raft.is_initialized().await;
+        if !initialized.map_err(NodeError::failed)? {
+            let voters = peers.voters.iter().map(|id| (*id, BasicNode::default()));
+            let begun = self
+                .raft
+                .initialize(voters.collect::<BTreeMap<_, _>>())
+                .await;
+            match begun {
+                Err(RaftError::Fatal(fatal)) => return Err(NodeError::failed(fatal)),
+                // Another one was faster, and this log is no longer empty.
+                Err(RaftError::APIError(InitializeError::NotAllowed(_))) | Ok(()) => {}
+                Err(other) => return Err(NodeError::failed(other)),
+            }
+        }
+        Ok(())
     }
 
     async fn lead(&self, id: u64) -> Result<(), NodeError> {
@@ -124,6 +174,37 @@ impl<F: FileSystem> Node<F> {
         }
     }
 
+    /// Answers another node.
+    pub(crate) async fn receive(&self, request: &Bytes) -> Result<Bytes, ReceiveError> {
+        let stopped = |e: &dyn std::fmt::Display| ReceiveError::Stopped(e.to_string());
+        let answer = match Request::decode(request)? {
+            Request::Append(request) => {
+                let answer = self.raft.append_entries(request).await;
+                Answer::Append(answer.map_err(|e| stopped(&e))?)
+            }
+            Request::Vote(request) => {
+                let answer = self.raft.vote(request).await;
+                Answer::Vote(answer.map_err(|e| stopped(&e))?)
+            }
+            Request::Snapshot(vote, meta, bytes) => {
+                // One that can't be read would stop the node.
+                snapshot::decode(&bytes)?;
+                let snapshot = Snapshot {
+                    meta,
+                    snapshot: Box::new(bytes),
+                };
+                let answer = self.raft.install_full_snapshot(vote, snapshot).await;
+                Answer::Snapshot(answer.map_err(|e| stopped(&e))?)
+            }
+        };
+        Ok(answer.encode())
+    }
+
+    /// Who leads, as far as this node knows.
+    pub(crate) fn leader(&self) -> Option<u64> {
+        self.raft.metrics().borrow().current_leader
+    }
+
     /// Whether it takes no more commands: its storage failed.
     pub(crate) fn has_stopped(&self) -> bool {
         self.raft.metrics().borrow().running_state.is_err()
@@ -141,13 +222,21 @@ impl<F: FileSystem> Node<F> {
 }
 
 fn raft_config(config: &NodeConfig) -> Result<Config, NodeError> {
-    let config = Config {
+    let mut raft = Config {
         cluster_name: "sq".to_owned(),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_every),
         max_in_snapshot_log_to_keep: ENTRIES_BEHIND_SNAPSHOT,
+        max_payload_entries: ENTRIES_PER_REQUEST,
         // Who is alone waits for nobody: no timer runs.
-        enable_tick: false,
+        enable_tick: config.peers.is_some(),
         ..Config::default()
     };
-    config.validate().map_err(NodeError::failed)
+    if let Some(peers) = &config.peers {
+        let heartbeat = u64::try_from(peers.heartbeat.as_millis()).unwrap_or(u64::MAX);
+        raft.heartbeat_interval = heartbeat;
+        raft.election_timeout_min = heartbeat.saturating_mul(5);
+        raft.election_timeout_max = heartbeat.saturating_mul(10);
+        raft.install_snapshot_timeout = raft.election_timeout_max;
+    }
+    raft.validate().map_err(NodeError::failed)
 }

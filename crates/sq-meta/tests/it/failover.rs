@@ -305,7 +305,7 @@ impl Past {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
     fn nothing_acknowledged_is_lost_and_every_sealed_segment_is_whole(past in pasts()) {

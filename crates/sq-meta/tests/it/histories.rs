@@ -258,7 +258,7 @@ fn partition_of(command: &Command) -> Option<PartitionId> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn every_state_is_valid_and_every_step_is_by_the_rules(

@@ -13,6 +13,7 @@ mod histories;
 mod log;
 mod oracle;
 mod placement;
+mod quorum;
 mod roll;
 mod support;
 mod topics;

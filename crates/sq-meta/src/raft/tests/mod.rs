@@ -2,6 +2,7 @@
 
 mod crashes;
 mod faults;
+mod messages;
 mod reopening;
 mod suite;
 mod support;

@@ -368,9 +368,10 @@ fn a_leader_that_has_no_entry_of_its_term_yet_still_begins_with_all_that_was_com
             id: 1,
             store: config(2),
             snapshot_every: 100,
+            peers: None,
         };
         let fs = std::sync::Arc::new(fs.for_this_process());
-        let node = Node::start_alone(fs, &config, &machine).await.unwrap();
+        let node = Node::start(fs, &config, &machine).await.unwrap();
         assert_eq!(machine.watch().borrow().next_producer_id(), 1_000_009);
         node.stop().await;
     });
