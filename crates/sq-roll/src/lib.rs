@@ -55,6 +55,14 @@
 //! assert_eq!(roll.committed(), 10);
 //! ```
 //!
+//! # Where the marks are
+//! [`Slack`] places the soft mark: far enough below the cap to cover a preparation, as long as those take
+//! ([`Latencies`]), at the rate at which the segment is written, and no further; or at a fixed fraction
+//! ([`SoftMark`]). It lowers each segment's cap by a seeded share, so that partitions that fill together
+//! don't roll together. [`Preparations`] keeps those of a node to a number at a time. They are pure too:
+//! whoever drives a [`Roll`] hands it [`Slack::limits`] with [`Roll::set_limits`] before an append,
+//! and asks [`Preparations`] before it does what [`Action::Request`] says.
+//!
 //! # What it is not
 //! Not a log: it moves no byte. Not a consensus protocol: who leads, in which epoch, and what a
 //! failover keeps is decided by a metadata log that applies five commands under guards. What the
@@ -74,10 +82,11 @@
 //!    another successor is asked for.
 //!
 //! # How that is tested
+//! `tests/it/slack/` runs loads and delays of many kinds through all of the above, in virtual time.
 //! `tests/it/model/` explores this very code, exhaustively within bounds, with a model of replicas, of
 //! the metadata's guards and of failover, where whatever is sent may arrive late, twice or never, and
-//! brokers crash. `cargo test -p sq-roll` prints how many states that were. Each guard is taken away
-//! once, to show that the search notices.
+//! brokers crash. `cargo test -p sq-roll -- --nocapture` prints how many states that were. Each guard is
+//! taken away once, to show that the search notices.
 
 #[cfg(feature = "mutants")]
 pub mod mutants;
@@ -91,6 +100,8 @@ mod fence;
 mod id;
 mod limits;
 mod roll;
+mod schedule;
+mod slack;
 
 pub use action::{Action, Refusal, Switch, Trigger};
 pub use event::{Event, PrepareFailure};
@@ -98,3 +109,5 @@ pub use fence::Fence;
 pub use id::{Epoch, SegmentId, Ticket};
 pub use limits::{Limits, Patience};
 pub use roll::{Roll, Start, State};
+pub use schedule::Preparations;
+pub use slack::{InvalidSoftMark, Latencies, Slack, SlackSettings, SoftMark};

@@ -9,4 +9,6 @@
 mod model;
 mod random;
 mod rolling;
+mod schedule;
+mod slack;
 mod support;
