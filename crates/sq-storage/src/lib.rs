@@ -96,5 +96,5 @@ pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
     Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload, Preparation,
     Prepared, RecoveryReport, Rotation, Scrub, ScrubFinding, ScrubTotals, SegmentCache, SegmentIds,
-    SegmentInfo, StoredFrame, TailCache, WalConfig, WalWriter,
+    SegmentInfo, StoredFrame, TailCache, WalConfig, WalWriter, Zeroing,
 };

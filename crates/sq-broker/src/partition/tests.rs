@@ -52,6 +52,7 @@ impl Machine {
                 max_segment_bytes: self.segment_bytes,
                 segment_ids: SegmentIds::seeded(self.fs.operations()),
                 maintenance: MaintenanceMode::Handed,
+                zero_ahead_bytes: 16 << 10,
                 ..WalConfig::new(DIR)
             },
             opening: Semaphore::new(1),

@@ -41,9 +41,15 @@ impl<F: FileSystem> Upkeep<F> {
         let (clock, is_running) = (Arc::clone(&self.clock), Arc::clone(&self.is_running));
         tokio::spawn(async move {
             loop {
-                if let Err(error) = maintenance.run().await {
-                    tracing::warn!(%id, %error, "maintenance failed, to be tried again");
-                    clock.sleep(RETRY_AFTER).await;
+                let pause = match maintenance.run().await {
+                    Ok(()) => maintenance.due_in().unwrap_or_default(),
+                    Err(error) => {
+                        tracing::warn!(%id, %error, "maintenance failed, to be tried again");
+                        RETRY_AFTER
+                    }
+                };
+                if !pause.is_zero() {
+                    clock.sleep(pause).await;
                 }
                 // What came up in between is ours, unless the next task has begun with it.
                 is_running.store(false, Ordering::Release);

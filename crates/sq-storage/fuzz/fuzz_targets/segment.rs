@@ -133,6 +133,7 @@ async fn open(disk: &InMemoryFileSystem) -> Option<WalWriter<InMemoryFileSystem>
     let config = WalConfig {
         max_frame_bytes: 4096,
         max_segment_bytes: 1 << 16,
+        zero_ahead_bytes: 0,
         segment_ids: SegmentIds::seeded(1),
         ..WalConfig::new("/data")
     };

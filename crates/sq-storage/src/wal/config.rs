@@ -11,6 +11,7 @@ use rand::{Rng, SeedableRng};
 
 use super::cache::SegmentCache;
 use super::tail::TailCache;
+use super::zeroing::Zeroing;
 
 /// Who decides when a segment is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +69,9 @@ pub struct WalConfig {
     /// How far ahead of the last record a segment is zeroed at most, in bytes; 0 to leave that out. An
     /// append to zeros that are on the disk needs no change of the file's metadata.
     pub zero_ahead_bytes: u64,
+    /// Bounds what is zeroed and not written yet. A configuration that is cloned shares it, and so do all
+    /// partitions that are opened with clones.
+    pub zeroing: Zeroing,
 }
 
 impl WalConfig {
@@ -86,6 +90,7 @@ impl WalConfig {
             segment_ids: SegmentIds::from_system(),
             maintenance: MaintenanceMode::Inline,
             zero_ahead_bytes: 16 << 20,
+            zeroing: Zeroing::default(),
         }
     }
 }

@@ -10,10 +10,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use sq_sim::FileSystem;
+use sq_sim::{Clock, FileSystem};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
+use super::ahead::Ahead;
 use super::cache::SegmentCache;
 use super::manifest::{MANIFEST_NAME, Manifest, ManifestEntry};
 use super::state::{Segment, lock};
@@ -150,6 +153,7 @@ pub(super) struct Backlog {
     /// Held by whoever does chores.
     manifest: tokio::sync::Mutex<Manifest>,
     news: Notify,
+    ahead: Ahead,
 }
 
 #[derive(Debug, Default)]
@@ -169,6 +173,7 @@ impl Backlog {
             pending: Mutex::default(),
             manifest: tokio::sync::Mutex::new(manifest),
             news: Notify::new(),
+            ahead: Ahead::default(),
         }
     }
 
@@ -199,7 +204,29 @@ impl Backlog {
         let mut pending = lock(&self.pending);
         pending.has_ended = true;
         pending.chores.clear();
+        self.ahead.end();
         self.news.notify_waiters();
+    }
+
+    /// The zeros in front of the active segment's head.
+    pub(super) fn ahead(&self) -> &Ahead {
+        &self.ahead
+    }
+
+    /// Makes room for a write that ends at byte `end` of the active segment. `false` if there is none:
+    /// the segment has to end.
+    pub(super) async fn make_way(&self, end: u64) -> bool {
+        let is_free = self.ahead.make_way(end).await;
+        self.news.notify_waiters();
+        is_free
+    }
+
+    /// When there is something to do: after so long, or now.
+    fn due_in(&self, now: Instant) -> Option<Duration> {
+        if self.len() > 0 {
+            return Some(Duration::ZERO);
+        }
+        self.ahead.due_in(now)
     }
 
     /// [`end`](Self::end), and waits for what is under way.
@@ -289,6 +316,7 @@ async fn record<F: FileSystem>(
 pub struct Maintenance<F: FileSystem> {
     fs: Arc<F>,
     backlog: Arc<Backlog>,
+    clock: Arc<dyn Clock>,
 }
 
 impl<F: FileSystem> Clone for Maintenance<F> {
@@ -296,44 +324,59 @@ impl<F: FileSystem> Clone for Maintenance<F> {
         Self {
             fs: Arc::clone(&self.fs),
             backlog: Arc::clone(&self.backlog),
+            clock: Arc::clone(&self.clock),
         }
     }
 }
 
 impl<F: FileSystem> Maintenance<F> {
-    pub(super) fn new(fs: Arc<F>, backlog: Arc<Backlog>) -> Self {
-        Self { fs, backlog }
+    pub(super) fn new(fs: Arc<F>, backlog: Arc<Backlog>, clock: Arc<dyn Clock>) -> Self {
+        Self { fs, backlog, clock }
     }
 
-    /// Whether there is something to do.
+    /// Whether there is something to do, now or after a pause.
     pub fn is_pending(&self) -> bool {
-        self.backlog.len() > 0
+        self.due_in().is_some()
     }
 
-    /// Does what is pending. Any number of calls may be made at once; they take turns. One that is
-    /// dropped leaves the rest to the next.
+    /// How long what there is to do can wait; `None` if there is nothing. Some of it is best done bit by
+    /// bit, at a pace that leaves the disk to the appends.
+    pub fn due_in(&self) -> Option<Duration> {
+        self.backlog.due_in(self.clock.now())
+    }
+
+    /// Does what is due, without a pause. Any number of calls may be made at once; they take turns. One
+    /// that is dropped leaves the rest to the next.
     ///
     /// # Errors
     /// What went wrong with the first thing that could not be done. It stays pending, and so does
     /// what is behind it: call again after a while. Nothing that was acknowledged depends on it.
     pub async fn run(&self) -> Result<()> {
-        self.backlog.run(&*self.fs).await
+        loop {
+            let done = self.backlog.run(&*self.fs).await;
+            let now = Some(self.clock.now());
+            if !self.backlog.ahead.zero(&*self.fs, now).await {
+                return done;
+            }
+        }
     }
 
-    /// Waits until something is pending. `false` once there never will be: the writer is gone.
+    /// Waits until something is due. `false` once nothing ever will be: the writer is gone.
     pub async fn wait(&self) -> bool {
         loop {
             let news = self.backlog.news.notified();
-            {
-                let pending = lock(&self.backlog.pending);
-                if pending.has_ended {
-                    return false;
-                }
-                if !pending.chores.is_empty() {
-                    return true;
-                }
+            if lock(&self.backlog.pending).has_ended {
+                return false;
             }
-            news.await;
+            match self.due_in() {
+                Some(Duration::ZERO) => return true,
+                None => news.await,
+                Some(pause) => tokio::select! {
+                    biased;
+                    () = news => {}
+                    () = self.clock.sleep(pause) => {}
+                },
+            }
         }
     }
 }

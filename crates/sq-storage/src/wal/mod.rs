@@ -1,6 +1,7 @@
 //! A partition's log: a chain of segment files with continuous offsets.
 
 mod adoption;
+mod ahead;
 mod batch;
 mod cache;
 mod chain;
@@ -23,6 +24,7 @@ pub mod segment;
 mod state;
 mod tail;
 mod writer;
+mod zeroing;
 
 pub(crate) use batch::Framed;
 pub use batch::{Batch, ClosedSegment};
@@ -38,3 +40,4 @@ pub use scrub::{Scrub, ScrubFinding, ScrubTotals};
 pub(crate) use state::lock;
 pub use tail::TailCache;
 pub use writer::WalWriter;
+pub use zeroing::Zeroing;

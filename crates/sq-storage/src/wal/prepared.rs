@@ -14,6 +14,7 @@ use sq_sim::{FileHandle, FileSystem, create_dir_durably};
 
 use super::maintenance::{Backlog, Chore};
 use super::segment::SEGMENT_HEADER_LEN;
+use super::zeroing::Held;
 use crate::error::{Error, Result};
 
 /// A write of a whole page leaves the page in the cache, so that the first frame, which shares it,
@@ -43,8 +44,8 @@ pub struct Preparation<F: FileSystem> {
     pub(super) header: [u8; SEGMENT_HEADER_LEN],
     /// The bytes to allocate.
     pub(super) length: u64,
-    /// The bytes to zero.
-    pub(super) zeroed: u64,
+    /// What to zero of it, on the budget.
+    pub(super) zeroed: Held,
     /// Through which the work is done.
     pub(super) fs: Arc<F>,
     /// Through which the writer writes.
@@ -62,6 +63,7 @@ pub struct Preparation<F: FileSystem> {
 pub struct Prepared<F: FileSystem> {
     pub(super) id: u64,
     pub(super) file: Option<Box<dyn FileHandle>>,
+    zeroed: Held,
     fs: Arc<F>,
     backlog: Arc<Backlog>,
     /// `None` once it is a segment, or removed.
@@ -82,7 +84,7 @@ impl<F: FileSystem> Preparation<F> {
     ///
     /// # Errors
     /// [`Error::Io`]: the file system's, and `AlreadyExists` where the id is another's.
-    pub async fn run(self) -> Result<Prepared<F>> {
+    pub async fn run(mut self) -> Result<Prepared<F>> {
         let path = self.dir.join(file_name(self.id));
         if self.is_taken {
             let taken = io::ErrorKind::AlreadyExists.into();
@@ -91,11 +93,12 @@ impl<F: FileSystem> Preparation<F> {
         let mut prepared = Prepared {
             id: self.id,
             file: None,
+            zeroed: self.zeroed.split(),
             fs: Arc::clone(&self.fs),
             backlog: Arc::clone(&self.backlog),
             path: Some(path.clone()),
         };
-        match self.make(&path).await {
+        match self.make(&path, prepared.zeroed.bytes()).await {
             Ok(file) => prepared.file = Some(file),
             Err(e) => {
                 // Best effort: what stays is removed with the next attempt, or the next opening.
@@ -108,12 +111,12 @@ impl<F: FileSystem> Preparation<F> {
         Ok(prepared)
     }
 
-    async fn make(&self, path: &Path) -> Result<Box<dyn FileHandle>> {
+    async fn make(&self, path: &Path, zeroed: u64) -> Result<Box<dyn FileHandle>> {
         let dir = &self.dir;
         let made = create_dir_durably(&*self.fs, dir).await;
         made.map_err(Error::io("create", dir))?;
         let file = self.create(path).await.map_err(Error::io("create", path))?;
-        self.fill(&*file)
+        self.fill(&*file, zeroed)
             .await
             .map_err(Error::io("prepare", path))?;
         let synced = self.fs.sync_dir(dir).await;
@@ -134,10 +137,10 @@ impl<F: FileSystem> Preparation<F> {
         }
     }
 
-    async fn fill(&self, file: &dyn FileHandle) -> io::Result<()> {
+    async fn fill(&self, file: &dyn FileHandle, zeroed: u64) -> io::Result<()> {
         file.allocate(0, self.length).await?;
-        if self.zeroed > 0 {
-            file.zero_range(0, self.zeroed).await?;
+        if zeroed > 0 {
+            file.zero_range(0, zeroed).await?;
         }
         let mut page = self.header.to_vec();
         page.resize(FIRST_PAGE_LEN, 0);
@@ -171,10 +174,10 @@ impl<F: FileSystem> Prepared<F> {
         Arc::ptr_eq(&self.backlog, backlog)
     }
 
-    /// The file and where it is, to be a segment from now on.
-    pub(super) fn into_segment(mut self) -> Option<(Box<dyn FileHandle>, PathBuf)> {
+    /// The file, where it is, and what is zeroed of it, to be a segment from now on.
+    pub(super) fn into_segment(mut self) -> Option<(Box<dyn FileHandle>, PathBuf, Held)> {
         let file = self.file.take()?;
-        Some((file, self.path.take()?))
+        Some((file, self.path.take()?, self.zeroed.split()))
     }
 }
 

@@ -97,6 +97,14 @@ impl Segment {
         }
     }
 
+    /// Opens its file for writing, wherever it is.
+    pub(super) async fn open<F: FileSystem>(&self, fs: &F) -> io::Result<Box<dyn FileHandle>> {
+        match fs.open(&self.current_path()).await {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => fs.open(&self.path).await,
+            opened => opened,
+        }
+    }
+
     /// Where its file is, unless it is being renamed just now.
     pub(super) fn current_path(&self) -> PathBuf {
         self.prepared().unwrap_or_else(|| self.path.clone())

@@ -182,6 +182,7 @@ impl<F: FileSystem> WalWriter<F> {
             writer.segment_position = active.segment.extent().bytes;
             writer.segment_age_when_opened = active.age;
             writer.told_committed = active.told_committed;
+            writer.zero_ahead(&active.segment, writer.segment_position, None);
             writer.active_segment = Some(active.file);
             writer.segment = Some(active.segment);
         }
@@ -240,7 +241,7 @@ impl<F: FileSystem> WalWriter<F> {
     /// [`maintenance`](Self::maintenance) through another file system, as with
     /// [`reader_through`](Self::reader_through).
     pub fn maintenance_through(&self, fs: Arc<F>) -> Maintenance<F> {
-        Maintenance::new(fs, Arc::clone(&self.backlog))
+        Maintenance::new(fs, Arc::clone(&self.backlog), Arc::clone(&self.clock))
     }
 
     /// The segments that were closed since the last call, by rotation or by a failure. They are kept
@@ -318,14 +319,22 @@ impl<F: FileSystem> WalWriter<F> {
                 poisoned_in_a_row,
             });
         }
-        let goes_on = self.active_segment.is_some() && !self.is_full_for(first);
-        if !goes_on && !self.switch() {
-            self.open_segment().await?;
+        if self.active_segment.is_none() || self.is_full_for(first) {
+            self.go_on().await?;
         }
         if std::mem::take(&mut self.has_rolled) {
             self.keep_up().await;
         }
-        let group = self.group(frames)?;
+        self.zero_a_piece().await;
+        let group = loop {
+            let group = self.group(frames)?;
+            let end = self.segment_position + group.bytes;
+            if self.backlog.make_way(end).await {
+                break group;
+            }
+            self.fill_active();
+            self.go_on().await?;
+        };
         let Some(segment) = self.segment.clone() else {
             return Ok(0);
         };
@@ -420,6 +429,7 @@ impl<F: FileSystem> WalWriter<F> {
                 // What was written of it is overwritten by the next frame; cutting it off as well
                 // leaves nothing behind a shorter one.
                 let cut = is_out_of_space(&source) && file.set_len(position).await.is_ok();
+                self.backlog.ahead().cut(position);
                 self.write_under_way = false;
                 if !cut {
                     self.poison();
@@ -487,6 +497,11 @@ impl<F: FileSystem> WalWriter<F> {
             ordinal: segment.ordinal,
             kind: FrameKind::Mark,
         };
+        let end = self.segment_position + FRAME_HEADER_LEN as u64;
+        if !self.backlog.make_way(end).await {
+            self.fill_active();
+            return Ok(());
+        }
         let mut buffer = BytesMut::with_capacity(FRAME_HEADER_LEN);
         header
             .encode(&[], &mut buffer)

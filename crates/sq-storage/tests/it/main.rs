@@ -26,3 +26,4 @@ mod scrub;
 mod successors;
 mod support;
 mod tail;
+mod zeroing;

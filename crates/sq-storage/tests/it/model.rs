@@ -13,7 +13,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use sq_sim::{Effect, Errno, Fault, OpKind, SyncFailure, poll_n_then_drop};
 use sq_storage::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
-use sq_storage::{Action, Batch, MaintenanceMode, Prepared, Result, Rotation, TailCache};
+use sq_storage::{Action, Batch, MaintenanceMode, Prepared, Result, Rotation, TailCache, Zeroing};
 
 use crate::disk::{Disk, Habits};
 use crate::oracle::Oracle;
@@ -83,6 +83,7 @@ impl Life {
             machine.config.maintenance = MaintenanceMode::Handed;
         }
         machine.config.zero_ahead_bytes = *[0, 700, 20_000].choose(&mut rng).unwrap();
+        machine.config.zeroing = Zeroing::new(*[9_000, 1 << 20].choose(&mut rng).unwrap());
         let partitions = rng.random_range(1..=2);
         let log = |partition| Log {
             partition,

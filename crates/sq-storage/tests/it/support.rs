@@ -63,6 +63,7 @@ impl Machine {
             max_segment_age: Duration::from_hours(1),
             max_frame_bytes: 1 << 18,
             segment_ids: SegmentIds::seeded(seed),
+            zero_ahead_bytes: 0,
             // Most tests are about what the files hold.
             tail_cache: TailCache::off(),
             ..WalConfig::new("/data")

@@ -7,10 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use sq_sim::{FileHandle, FileSystem, create_dir_durably};
 
+use super::super::ahead::Zone;
 use super::super::index::Index;
 use super::super::maintenance::MAX_HANDED;
 use super::super::segment::{SEGMENT_HEADER_LEN, SegmentName};
 use super::super::state::{Extent, Segment};
+use super::super::zeroing::Held;
 use super::{Chore, ClosedSegment, MaintenanceMode, WalWriter};
 use crate::error::{Error, Result};
 
@@ -31,6 +33,7 @@ impl<F: FileSystem> WalWriter<F> {
     /// Lets go of the active segment; it ends at what is acknowledged.
     fn retire(&mut self) {
         self.active_segment = None;
+        self.backlog.ahead().end();
         let Some(segment) = self.segment.take() else {
             return;
         };
@@ -45,6 +48,21 @@ impl<F: FileSystem> WalWriter<F> {
             id: segment.id,
             bytes: extent.bytes,
         });
+    }
+
+    /// Goes on in the next segment: the armed successor, or else one that is created now.
+    pub(super) async fn go_on(&mut self) -> Result<()> {
+        if self.switch() {
+            return Ok(());
+        }
+        self.open_segment().await
+    }
+
+    /// Zeroes ahead of the active segment's head, if that is up to the writer and some is wanted.
+    pub(super) async fn zero_a_piece(&self) {
+        if self.config.maintenance == MaintenanceMode::Inline {
+            self.backlog.ahead().zero(&*self.fs, None).await;
+        }
     }
 
     /// Creates the next segment and makes it the active one. Where that fails, the segment before
@@ -73,7 +91,7 @@ impl<F: FileSystem> WalWriter<F> {
         id: u64,
         name: SegmentName,
         file: Box<dyn FileHandle>,
-        prepared: Option<PathBuf>,
+        prepared: Option<(PathBuf, Held)>,
     ) {
         let ordinal = self.next_ordinal;
         self.next_ordinal = self.next_ordinal.saturating_add(1);
@@ -84,6 +102,7 @@ impl<F: FileSystem> WalWriter<F> {
         };
         let path = self.place.dir.join(name.file_name());
         let is_prepared = prepared.is_some();
+        let (prepared, zeroed) = prepared.unzip();
         let segment = Segment::new(id, ordinal, name, path, extent).prepared_at(prepared);
         let segment = Arc::new(segment.with_index(Index::default()));
         // The manifest lists a segment under the name that it has, durably.
@@ -93,6 +112,7 @@ impl<F: FileSystem> WalWriter<F> {
         self.fill_active();
         self.state.push(Arc::clone(&segment));
         self.backlog.push(Chore::ListCreated(Arc::clone(&segment)));
+        self.zero_ahead(&segment, bytes, zeroed);
         self.active_segment = Some(file);
         self.segment = Some(segment);
         self.segment_base_offset = name.base_offset;
@@ -102,6 +122,26 @@ impl<F: FileSystem> WalWriter<F> {
         self.told_committed = 0;
         self.has_unsynced_mark = false;
         self.has_rolled = true;
+    }
+
+    /// Has the active segment zeroed in front of its head, which is at `position`.
+    pub(super) fn zero_ahead(&self, segment: &Arc<Segment>, position: u64, zeroed: Option<Held>) {
+        let (end, most) = (self.config.max_segment_bytes, self.config.zero_ahead_bytes);
+        if most == 0 {
+            return;
+        }
+        let zone = Zone::new(
+            Arc::clone(segment),
+            &self.config.zeroing,
+            end,
+            most,
+            position,
+        );
+        let zone = match zeroed {
+            Some(zeroed) => zone.zeroed(zeroed),
+            None => zone,
+        };
+        self.backlog.ahead().begin(zone);
     }
 
     /// Creates a file under the plain name, or with the id in it where an older one has that.
@@ -159,7 +199,7 @@ impl<F: FileSystem> WalWriter<F> {
     }
 
     /// Lets go of the active segment, all of whose records are durable.
-    fn fill_active(&mut self) {
+    pub(super) fn fill_active(&mut self) {
         let length = self.segment_position;
         if let (Some(_), Some(segment)) = (self.active_segment.take(), &self.segment) {
             let segment = Arc::clone(segment);

@@ -25,14 +25,15 @@ impl<F: FileSystem> WalWriter<F> {
         let id = id.unwrap_or_else(|| self.config.segment_ids.draw());
         let is_segment = self.state.segments().iter().any(|s| s.id == id);
         let length = self.config.max_segment_bytes;
+        let wanted = ZEROED_WHEN_READY
+            .min(self.config.zero_ahead_bytes)
+            .min(length);
         Preparation {
             id,
             dir: self.place.dir.clone(),
             header: self.place.header.encode(),
             length,
-            zeroed: ZEROED_WHEN_READY
-                .min(self.config.zero_ahead_bytes)
-                .min(length),
+            zeroed: self.config.zeroing.take(wanted, 1, false),
             fs,
             append_fs: Arc::clone(&self.fs),
             backlog: Arc::clone(&self.backlog),
@@ -78,7 +79,7 @@ impl<F: FileSystem> WalWriter<F> {
             return false;
         };
         let id = prepared.id();
-        let Some((file, path)) = prepared.into_segment() else {
+        let Some((file, path, zeroed)) = prepared.into_segment() else {
             return false;
         };
         let base_offset = self.next_offset;
@@ -86,7 +87,7 @@ impl<F: FileSystem> WalWriter<F> {
             base_offset,
             id: self.is_base_taken(base_offset).then_some(id),
         };
-        self.begin_segment(id, name, file, Some(path));
+        self.begin_segment(id, name, file, Some((path, zeroed)));
         true
     }
 
