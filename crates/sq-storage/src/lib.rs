@@ -39,7 +39,7 @@
 //! ([`FileSystem::lock`](sq_sim::FileSystem::lock)). It starts no thread and no task, unless a
 //! [`log::Executor`] is asked for that does: an append takes place on whoever polls it, by way of the
 //! file system it was given. It knows nothing of Kafka.
-//! Retention, truncation and prepared segments are not in yet.
+//! Retention and truncation are not in yet.
 //!
 //! # What it promises
 //! 1. An offset is handed out only after the bytes are durable, with their file's name.
@@ -58,6 +58,15 @@
 //! It assumes of the disk what [`sq_sim`] states: that an overwrite that power cuts short spares bytes
 //! that keep their value, and that a sync which reports success has made durable what was written
 //! since the last one, unless an earlier sync of that file failed.
+//!
+//! # What is done behind the appends
+//! A roll need cost no append anything. [`WalWriter::preparation`] makes the next segment's file while
+//! appends go on, [`WalWriter::arm`] gives it to the writer, and at the cap, or at
+//! [`WalWriter::switch`], the log goes on there with one write and one sync like any other. What is left
+//! (the file's name, cutting the old one, its index, the manifest) is [`Maintenance`]: done by the writer
+//! before the append returns, or, with [`MaintenanceMode::Handed`], by whoever holds it. The active
+//! segment is zeroed ahead of its head ([`WalConfig::zero_ahead_bytes`]), within one budget for all
+//! partitions ([`Zeroing`]).
 //!
 //! # How that is tested
 //! On [`InMemoryFileSystem`](sq_sim::InMemoryFileSystem), whose crate docs list the faults. Crashes come
