@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use async_trait::async_trait;
@@ -110,6 +111,14 @@ pub trait FileSystem: Debug + Send + Sync + 'static {
 /// An exclusive lock on a file, held until dropped. See [`FileSystem::lock`].
 pub trait FileLock: Debug + Send + Sync {}
 
+/// A range of a file that is read ahead. See [`FileHandle::read_ahead`].
+#[async_trait]
+pub trait ReadAhead: Debug + Send {
+    /// The next piece: as long as was asked for but at the end of the range or of the file, and empty
+    /// behind it. After an error there is no more.
+    async fn next(&mut self) -> io::Result<Bytes>;
+}
+
 /// An open file. Positions are bytes from its start.
 ///
 /// Data is taken as [`Bytes`], so that an implementation can hand it to another thread without a
@@ -124,6 +133,13 @@ pub trait FileHandle: Debug + Send + Sync {
     ///
     /// What it allocates is bounded by what the file holds behind `offset`.
     async fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes>;
+
+    /// Reads a range from its start to its end in pieces of `piece_len`, the next ones while the caller
+    /// looks at the one before. `None` where that would gain nothing.
+    fn read_ahead(&self, range: Range<u64>, piece_len: usize) -> Option<Box<dyn ReadAhead>> {
+        let _ = (range, piece_len);
+        None
+    }
 
     /// Writes all of `data`, one buffer behind the other, growing the file where needed.
     ///

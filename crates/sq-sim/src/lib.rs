@@ -132,7 +132,7 @@ mod virtual_clock;
 pub use clock::{Clock, Instant, SystemClock};
 pub use durable_dir::create_dir_durably;
 pub use error::{PathError, os_error_number};
-pub use fs::{DirEntry, DurableWriteError, EntryKind, FileHandle, FileLock, FileSystem};
+pub use fs::{DirEntry, DurableWriteError, EntryKind, FileHandle, FileLock, FileSystem, ReadAhead};
 pub use memory::{
     ContentFate, Crashed, Effect, EntryFate, Errno, Fault, FileFate, InMemoryFileSystem, Keep,
     LengthFate, Op, OpKind, Outcome, PathPattern, PowerLoss, SectorFate, SyncFailure,

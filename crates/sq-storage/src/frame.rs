@@ -262,6 +262,15 @@ impl Frame {
     /// [`FrameError`]. [`FrameError::Truncated`] says how many bytes the frame would need, as far as
     /// its unverified length can be trusted.
     pub fn decode(bytes: &Bytes) -> Result<Self, FrameError> {
+        let (header, frame_len) = Self::check(bytes)?;
+        Ok(Self {
+            header,
+            body: bytes.slice(FRAME_HEADER_LEN..frame_len),
+        })
+    }
+
+    /// The header and the whole length of the frame at the start of `bytes`, its checksum verified.
+    pub(crate) fn check(bytes: &[u8]) -> Result<(FrameHeader, usize), FrameError> {
         let decoded = FrameHeader::decode(bytes);
         let frame_len = match (&decoded, length_at_start(bytes)) {
             (Ok((_, len)), _) => *len,
@@ -285,11 +294,7 @@ impl Frame {
         if stored != computed {
             return Err(FrameError::Crc { stored, computed });
         }
-        let (header, _) = decoded?;
-        Ok(Self {
-            header,
-            body: bytes.slice(FRAME_HEADER_LEN..frame_len),
-        })
+        decoded
     }
 
     /// The bytes that the frame takes in a file.

@@ -1,6 +1,7 @@
 //! Handles of the machine's files.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,9 +9,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::{Executor, calls, on_pool, zero};
+use super::{Executor, ahead, calls, on_pool, zero};
 use crate::error::name_path;
-use crate::fs::{DurableWriteError, FileHandle};
+use crate::fs::{DurableWriteError, FileHandle, ReadAhead};
 
 /// An open file and the path it was opened with.
 #[derive(Debug)]
@@ -22,6 +23,10 @@ pub(super) struct OsFile {
 impl OsFile {
     pub(super) fn new(fd: OwnedFd, path: PathBuf) -> Self {
         Self { fd, path }
+    }
+
+    pub(super) fn read(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        calls::read(&self.fd, offset, len).map_err(self.named("read"))
     }
 
     fn named(&self, operation: &'static str) -> impl FnOnce(io::Error) -> io::Error + '_ {
@@ -74,8 +79,11 @@ impl OsHandle {
 #[async_trait]
 impl FileHandle for OsHandle {
     async fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes> {
-        self.run(move |f| calls::read(&f.fd, offset, len).map_err(f.named("read")))
-            .await
+        self.run(move |f| f.read(offset, len)).await
+    }
+
+    fn read_ahead(&self, range: Range<u64>, piece_len: usize) -> Option<Box<dyn ReadAhead>> {
+        ahead::start(Arc::clone(&self.file), self.executor, range, piece_len)
     }
 
     async fn write_at(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {

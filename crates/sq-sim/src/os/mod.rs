@@ -1,5 +1,6 @@
 //! The machine's own file system, through plain system calls.
 
+mod ahead;
 mod buffers;
 mod calls;
 mod file;

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use bytes::Bytes;
-use sq_sim::FileHandle;
+use sq_sim::{FileHandle, ReadAhead};
 
 use super::segment::SEGMENT_HEADER_LEN;
 use crate::error::DamageReason;
@@ -15,6 +15,15 @@ use crate::frame::{
 /// How much is read at a time, in bytes; a larger frame is read in one piece of its own size.
 const WINDOW_LEN: usize = 1 << 20;
 
+/// How much is read at a time, in bytes, while what was read before is looked at: little enough to still
+/// be in a processor's cache then.
+const AHEAD_LEN: usize = 256 << 10;
+
+/// How much is read for a frame that lies across two such pieces, in bytes; a larger one is read alone.
+const STRADDLE_LEN: usize = 4096;
+
+const HEADER_LEN: u64 = FRAME_HEADER_LEN as u64;
+
 /// A file read forwards in large pieces, of which frames are slices.
 pub(super) struct Window<'a> {
     file: &'a dyn FileHandle,
@@ -23,6 +32,14 @@ pub(super) struct Window<'a> {
     piece: Bytes,
     piece_position: u64,
     piece_len: usize,
+    ahead: Option<Ahead>,
+}
+
+/// Pieces that are read while the one before them is looked at.
+struct Ahead {
+    source: Box<dyn ReadAhead>,
+    /// Where the next one begins.
+    position: u64,
 }
 
 impl<'a> Window<'a> {
@@ -33,12 +50,20 @@ impl<'a> Window<'a> {
             piece: Bytes::new(),
             piece_position: 0,
             piece_len: WINDOW_LEN,
+            ahead: None,
         }
     }
 
     /// Reads `len` bytes at a time, where less than the default will be looked at.
     pub(super) fn with_piece_len(mut self, len: usize) -> Self {
         self.piece_len = len.clamp(FRAME_HEADER_LEN, WINDOW_LEN);
+        self
+    }
+
+    /// Reads ahead from `position` on, where the file can: all of it will be looked at, in order.
+    fn reading_ahead(mut self, position: u64) -> Self {
+        let source = self.file.read_ahead(position..self.limit, AHEAD_LEN);
+        self.ahead = source.map(|source| Ahead { source, position });
         self
     }
 
@@ -56,17 +81,56 @@ impl<'a> Window<'a> {
         {
             return Ok(bytes);
         }
+        let piece_len = match self.take_ahead(position, len).await? {
+            Some(bytes) => return Ok(bytes),
+            None if self.ahead.is_some() => STRADDLE_LEN,
+            None => self.piece_len,
+        };
         self.piece = self
             .file
-            .read_at(position, len.max(self.piece_len).min(left))
+            .read_at(position, len.max(piece_len).min(left))
             .await?;
         self.piece_position = position;
         Ok(self.piece.clone())
     }
 
+    /// Goes on to the piece that was read ahead and begins at or before `position`, if it has `len` bytes
+    /// from there on. `None` for a frame that no one piece has.
+    async fn take_ahead(&mut self, position: u64, len: usize) -> io::Result<Option<Bytes>> {
+        while let Some(ahead) = &mut self.ahead
+            && position >= ahead.position
+        {
+            self.piece = ahead.source.next().await?;
+            self.piece_position = ahead.position;
+            ahead.position += self.piece.len() as u64;
+            if self.piece.is_empty() {
+                self.ahead = None;
+            }
+        }
+        if len > AHEAD_LEN / 4 {
+            // Of such frames too many would be read twice.
+            self.ahead = None;
+        }
+        let held = self.held(position);
+        Ok(held.filter(|bytes| bytes.len() >= len))
+    }
+
+    /// The frame at `position`, if all of it was read already and it is valid: header and length.
+    fn frame_held(&self, position: u64) -> Option<(FrameHeader, usize)> {
+        let skip = usize::try_from(position.checked_sub(self.piece_position)?).ok()?;
+        Frame::check(self.piece.get(skip..)?).ok()
+    }
+
     /// Lets go of what was read, so that it is read again.
     pub(super) fn forget(&mut self) {
         self.piece = Bytes::new();
+    }
+
+    /// Bytes of the piece that was read last, where it has them.
+    fn slice(&self, range: Range<u64>) -> Option<Bytes> {
+        let start = usize::try_from(range.start.checked_sub(self.piece_position)?).ok()?;
+        let end = usize::try_from(range.end.checked_sub(self.piece_position)?).ok()?;
+        (end <= self.piece.len() && start <= end).then(|| self.piece.slice(start..end))
     }
 
     fn held(&self, position: u64) -> Option<Bytes> {
@@ -174,21 +238,6 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// From the first frame of a segment that starts at `base_offset`.
-    pub(super) fn new(
-        file: &'a dyn FileHandle,
-        limit: u64,
-        id: Option<u64>,
-        base_offset: u64,
-    ) -> Self {
-        Self::from(
-            Window::new(file, limit),
-            SEGMENT_HEADER_LEN as u64,
-            id,
-            base_offset,
-        )
-    }
-
     /// From a frame known to start at `position` with `offset`.
     pub(super) fn from(window: Window<'a>, position: u64, id: Option<u64>, offset: u64) -> Self {
         Self {
@@ -198,11 +247,27 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// The next frame's place and header, if all of it was read already and nothing is wrong with it.
+    fn next_held(&mut self) -> Option<(u64, FrameHeader)> {
+        let position = self.position;
+        let (header, len) = self.window.frame_held(position)?;
+        self.expected.check(&header).ok()?;
+        self.position += len as u64;
+        self.expected.id = Some(header.segment_id);
+        self.expected.offset = header.end_offset();
+        Some((position, header))
+    }
+
     /// The next frame and where it starts, or why there is none.
     ///
     /// A bit can get lost on the way from the disk, so what seems to end the segment is read again.
     pub(super) async fn next(&mut self) -> io::Result<Result<(u64, Frame), Stop>> {
         let position = self.position;
+        if let Some((_, header)) = self.next_held()
+            && let Some(body) = self.window.slice(position + HEADER_LEN..self.position)
+        {
+            return Ok(Ok((position, Frame { header, body })));
+        }
         let mut found = frame_at(&mut self.window, position).await?;
         if self.expected.fit(&found).is_err() && position < self.window.limit {
             found = frame_at(&mut self.window.again(), position).await?;
@@ -275,12 +340,18 @@ pub(super) async fn walk_runs(
     mut visit: impl FnMut(u64, &FrameHeader, bool),
 ) -> io::Result<Runs> {
     let Scope { file, limit, .. } = scope;
-    let mut walk = Walk::new(file, limit, scope.id, scope.base_offset);
+    let start = SEGMENT_HEADER_LEN as u64;
+    let window = Window::new(file, limit).reading_ahead(start);
+    let mut walk = Walk::from(window, start, scope.id, scope.base_offset);
     let mut runs = Vec::new();
     loop {
         let offset = walk.expected.offset;
         let mut frames = 0;
         let stop = loop {
+            while let Some((position, header)) = walk.next_held() {
+                visit(position, &header, frames == 0);
+                frames += 1;
+            }
             match walk.next().await? {
                 Ok((position, frame)) => visit(position, &frame.header, frames == 0),
                 Err(stop) => break stop,

@@ -8,6 +8,7 @@
 )]
 
 mod acceptance;
+mod ahead;
 mod damage;
 mod disk;
 mod faults;
