@@ -68,11 +68,9 @@ impl Roll {
         }
     }
 
-    /// Whoever was refused may try again once there is somewhere to go.
+    /// Whoever was refused may try again: there is somewhere to go, or will be with the next append.
     pub(super) fn relieve(&mut self, actions: &mut Vec<Action>) {
-        let room = self.is_empty() || self.successor.is_ready();
-        if self.backpressure && room {
-            self.backpressure = false;
+        if std::mem::take(&mut self.backpressure) {
             actions.push(Action::Resume);
         }
     }

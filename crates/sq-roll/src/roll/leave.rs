@@ -40,6 +40,7 @@ impl Roll {
             end,
             seal: None,
         });
+        self.relieve(actions);
     }
 
     /// Where the successor of a segment that ends at `end` begins.

@@ -238,7 +238,9 @@ impl Roll {
         self.ask_for_seal(actions);
         self.judge();
         self.ask_for_successor(actions, draw);
-        self.relieve(actions);
+        if self.successor.is_ready() {
+            self.relieve(actions);
+        }
     }
 
     fn fenced(&mut self, epoch: Epoch, actions: &mut Vec<Action>) {
@@ -254,9 +256,7 @@ impl Roll {
             actions.push(Action::Discard { segment });
         }
         self.successor = Successor::None;
-        if std::mem::take(&mut self.backpressure) {
-            actions.push(Action::Resume);
-        }
+        self.relieve(actions);
     }
 
     fn ticket(&self, segment: SegmentId) -> Ticket {

@@ -301,6 +301,33 @@ fn a_late_successor_is_met_by_a_bounded_overrun_and_then_by_backpressure() {
     assert_eq!(leader.switches()[0].overrun_bytes, 100);
 }
 
+/// After a switch that needed no append, those that had been refused were told nothing.
+#[test]
+fn whatever_switches_lets_refused_appends_try_again() {
+    for failed in [false, true] {
+        let mut leader = Leader::new(limits());
+        for _ in 0..11 {
+            leader.append(100).unwrap();
+        }
+        leader.append(100).unwrap_err();
+        if failed {
+            leader.replica_failed(1);
+        } else {
+            leader.on(Event::SealRequested);
+        }
+        let actions = leader.ready();
+        assert!(matches!(actions[0], Action::Switch(_)));
+        assert_eq!(
+            actions
+                .iter()
+                .filter(|action| **action == Action::Resume)
+                .count(),
+            1
+        );
+        assert_eq!(leader.append(100), Ok((2, 11)));
+    }
+}
+
 #[test]
 fn a_reactive_roll_waits_at_the_cap() {
     let mut leader = Leader::new(limits().reactive());

@@ -5,7 +5,7 @@
 //! Modelled: replicas' disks, the guards of the metadata's five commands, and failover. Messages are a
 //! set that nothing ever leaves, so loss, delay, repetition and reordering are all the same thing.
 //!
-//! `SQ_MODEL="offsets=4" cargo test --release -p sq-roll --test it three_brokers -- --nocapture` explores
+//! `SQ_MODEL="offsets=4" cargo test -p sq-roll --test it three_brokers -- --nocapture` explores
 //! a larger world; the names are those of [`Bounds`].
 
 mod failover;
