@@ -139,7 +139,8 @@ impl<F: FileSystem> MetaLog<F> {
     /// Once this returns, the only voter of a log leads it, and all that was ever committed is in the
     /// state. One of several begins with what it knew, and follows.
     ///
-    /// Lock the data directory first: two of these on one directory destroy each other's work.
+    /// Lock the data directory first: two of these on one directory destroy each other's work. Within a
+    /// process, [shut down](Self::shut_down) the one before.
     ///
     /// # Errors
     /// [`StartError`]: nothing was changed on disk.

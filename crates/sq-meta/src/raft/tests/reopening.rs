@@ -173,37 +173,34 @@ fn a_vote_of_which_nothing_is_left_stops_the_start() {
     );
 }
 
-#[test]
-fn a_damaged_journal_stops_the_start() {
-    // A node whose metadata snapshot was damaged took its data directories for orphans and deleted
-    // them.
-    let fs = InMemoryFileSystem::new(1);
+/// Several files of entries, a snapshot and a purge.
+fn lived(seed: u64) -> InMemoryFileSystem {
+    let fs = InMemoryFileSystem::new(seed);
     block_on(async {
-        let mut node = Opened::on(&fs, 1).await;
+        let mut node = Opened::on(&fs, seed).await;
         node.append(entries(1, 0..10)).await.unwrap();
         node.vote(1).await.unwrap();
         node.snapshot(8).await.unwrap();
         node.log.purge(id(1, 5)).await.unwrap();
         node.append(entries(1, 10..40)).await.unwrap();
     });
-    let journal = |p: &std::path::PathBuf| p.extension().is_some_and(|e| e == "wal");
-    let files: Vec<_> = fs.files().into_iter().filter(journal).collect();
+    fs
+}
+
+#[test]
+fn a_damaged_journal_stops_the_start() {
+    // A node whose metadata snapshot was damaged took its data directories for orphans and deleted
+    // them.
+    let fs = lived(1);
+    let is_journal = |p: &std::path::PathBuf| p.extension().is_some_and(|e| e == "wal");
+    let files: Vec<_> = fs.files().into_iter().filter(is_journal).collect();
     assert!(files.len() > 1);
-    let first = &files[0];
-    let len = fs.read_file(first).unwrap().len();
+    let len = fs.read_file(&files[0]).unwrap().len();
     let mut damaged = 0;
     for at in (40..len).step_by(97) {
-        let fs = InMemoryFileSystem::new(2);
-        block_on(async {
-            let mut node = Opened::on(&fs, 1).await;
-            node.append(entries(1, 0..10)).await.unwrap();
-            node.vote(1).await.unwrap();
-            node.snapshot(8).await.unwrap();
-            node.log.purge(id(1, 5)).await.unwrap();
-            node.append(entries(1, 10..40)).await.unwrap();
-        });
+        let fs = lived(1);
         let before = block_on(async { Opened::on(&fs, 2).await.durable().await });
-        fs.flip_bit(first, at as u64, 3).unwrap();
+        fs.flip_bit(&files[0], at as u64, 3).unwrap();
         match block_on(Opened::try_on(&fs, 3)) {
             Err(OpenError::Journal(_)) => damaged += 1,
             Err(other) => panic!("byte {at}: {other}"),
