@@ -120,6 +120,9 @@ pub mod placement;
 mod raft;
 mod state;
 
+#[cfg(fuzzing)]
+pub use raft::check_any_bytes;
+
 pub use command::{
     Applied, Command, Ends, Kept, NewPartition, NewSegment, NewTopic, Refusal, SealedBefore,
 };

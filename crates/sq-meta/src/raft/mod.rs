@@ -170,3 +170,20 @@ fn fatal<E: std::error::Error + Send + Sync + 'static>(
 ) -> StorageError {
     kind(openraft::AnyError::new(error)).into()
 }
+
+/// Decodes bytes as everything that comes from a disk or a network. What is accepted encodes to them.
+///
+/// # Panics
+/// If it does not.
+#[cfg(fuzzing)]
+pub fn check_any_bytes(bytes: &::bytes::Bytes) {
+    if let Ok(record) = record::Record::decode(bytes) {
+        assert_eq!(record.encode(), bytes);
+    }
+    if let Ok(request) = rpc::Request::decode(bytes) {
+        assert_eq!(request.encode(), bytes);
+    }
+    if let Ok(answer) = rpc::Answer::decode(bytes) {
+        assert_eq!(answer.encode(), bytes);
+    }
+}
