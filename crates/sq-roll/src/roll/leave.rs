@@ -26,7 +26,6 @@ impl Roll {
         let fresh = Segment::new(to, self.bind(end));
         let segment = std::mem::replace(&mut self.active, fresh);
         self.successor = Successor::None;
-        self.pause_until = self.now;
         actions.push(Action::Switch(Switch {
             from: segment.id,
             to,
@@ -66,7 +65,6 @@ impl Roll {
         let mut end = self.active.durable;
         if let Some(old) = &self.old
             && old.segment.durable < old.end
-            && self.committed < old.end
             && self.has(Guard::Order)
         {
             end = old.segment.durable;

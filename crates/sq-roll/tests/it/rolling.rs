@@ -49,6 +49,8 @@ fn the_seal_follows_once_the_old_segment_is_committed_to_its_end() {
         [],
         "offset 9 is missing, so 10 is not acknowledged"
     );
+    assert_eq!(leader.durable(2, 10), [], "an older report, late");
+    assert_eq!(leader.sealed(1), [], "nobody asked for that");
     let seal = Action::Seal {
         segment: ticket(1),
         end: 10,
@@ -234,6 +236,42 @@ fn pauses_double_up_to_the_longest() {
         leader.on(Event::Tick);
     }
     assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000]);
+}
+
+#[test]
+fn a_success_makes_the_next_pause_short_again() {
+    let mut leader = Leader::new(limits());
+    leader.append(950).unwrap();
+    for _ in 0..3 {
+        leader.fail(PrepareFailure::Retry);
+        leader.now = leader.roll.deadline().unwrap();
+        leader.on(Event::Tick);
+    }
+    leader.ready();
+    assert_eq!(leader.append(950), Ok((2, 1)));
+    leader.durable(1, 1);
+    leader.sealed(1);
+    leader.fail(PrepareFailure::Retry);
+    assert_eq!(leader.roll.deadline(), Some(leader.now + ms(100)));
+}
+
+#[test]
+fn after_an_abandonment_there_is_a_pause_too() {
+    let mut leader = Leader::new(limits());
+    leader.append(950).unwrap();
+    leader.fail(PrepareFailure::Final);
+    let discard = Action::Discard {
+        segment: SegmentId(2),
+    };
+    assert_eq!(
+        leader.on(Event::Abandoned {
+            successor: ticket(2)
+        }),
+        [discard]
+    );
+    assert_eq!(leader.roll.deadline(), Some(ms(100)));
+    assert_eq!(leader.after(ms(99), Event::Tick), []);
+    assert_eq!(leader.after(ms(1), Event::Tick).len(), 1, "a request");
 }
 
 #[test]
@@ -638,6 +676,25 @@ fn a_restart_between_switch_and_seal_asks_for_the_seal_again() {
     };
     assert_eq!(leader.on(Event::Tick), [seal]);
     assert_eq!(leader.sealed(1), [Action::Finish { segment: FIRST }]);
+}
+
+#[test]
+fn what_was_there_at_a_restart_counts_as_acknowledged() {
+    let start = Start {
+        bytes: 300,
+        next: 3,
+        ..Start::empty(EPOCH, FIRST, 0)
+    };
+    let mut leader = Leader::from(start, limits());
+    leader.on(Event::SealRequested);
+    let seal = Action::Seal {
+        segment: ticket(1),
+        end: 3,
+        successor: SegmentId(2),
+    };
+    assert_eq!(leader.ready()[1..], [seal]);
+    assert_eq!(leader.append(100), Ok((2, 3)));
+    assert_eq!(leader.durable(2, 4), [Action::Commit { end: 4 }]);
 }
 
 #[test]
