@@ -105,5 +105,5 @@ pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
     Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload, Preparation,
     Prepared, RecoveryReport, Rotation, Scrub, ScrubFinding, ScrubTotals, SegmentCache, SegmentIds,
-    SegmentInfo, StoredFrame, TailCache, WalConfig, WalWriter, Zeroing,
+    SegmentInfo, StoredFrame, SyncPolicy, TailCache, WalConfig, WalWriter, Zeroing,
 };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use sq_sim::{Clock, FileSystem};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::append::Append;
 use super::executor::{Executor, Turns};
@@ -40,6 +40,7 @@ pub(super) struct Core<F: FileSystem, I: Intake<F>> {
     /// Locked by the one that takes a turn, and by nobody else.
     driver: Mutex<Driver<F, I>>,
     room: Semaphore,
+    closed: watch::Sender<bool>,
     executor: Executor,
     clock: Arc<dyn Clock>,
 }
@@ -60,6 +61,7 @@ impl<F: FileSystem, I: Intake<F>> Drop for WreckOnPanic<'_, F, I> {
         if std::thread::panicking() {
             let wakers = lock(&self.0.front).wreck(I::closed);
             self.0.room.close();
+            self.0.closed.send_replace(true);
             wakers.into_iter().for_each(Waker::wake);
         }
     }
@@ -77,6 +79,7 @@ impl<F: FileSystem, I: Intake<F>> Core<F, I> {
             queued: AtomicUsize::new(0),
             driver: Mutex::new(Driver::Idle(Box::new(flusher))),
             room: Semaphore::new(room),
+            closed: watch::Sender::new(false),
             executor,
             clock,
         }
@@ -187,8 +190,19 @@ impl<F: FileSystem, I: Intake<F>> Core<F, I> {
         successors.into_iter().for_each(Waker::wake);
     }
 
+    pub(super) fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    /// Refuses what is queued from now on.
     pub(super) fn refuse_more(&self) {
         lock(&self.front).closed = true;
+        self.closed.send_replace(true);
+    }
+
+    /// Turns true when the log is closed.
+    pub(super) fn closed(&self) -> watch::Receiver<bool> {
+        self.closed.subscribe()
     }
 
     /// Goes on with the turn under way, or takes one. The caller leads; it does no more afterwards.

@@ -89,7 +89,7 @@ pub use intake::{Direct, DirectEntry, Intake, Outcome, Stage};
 use self::core::Core;
 use crate::error::{Error, Result};
 use crate::record::Header;
-use crate::wal::{Batch, LogReader, WalWriter, lock};
+use crate::wal::{Batch, LogReader, SyncPolicy, WalWriter, lock};
 use fill::FillWait;
 use flusher::{Flusher, Job, TurnLimits};
 use front::Work;
@@ -114,13 +114,13 @@ pub struct LogConfig {
 }
 
 impl Default for LogConfig {
-    /// 4,096 entries, 64 MiB, 1 MiB a write, 40 µs, [`Executor::Inline`].
+    /// 4,096 entries, 64 MiB, 1 MiB a write, 80 µs, [`Executor::Inline`].
     fn default() -> Self {
         Self {
             queue_entries: 4096,
             queue_bytes: 64 << 20,
             turn_bytes: 1 << 20,
-            fill_wait: Duration::from_micros(40),
+            fill_wait: Duration::from_micros(80),
             executor: Executor::default(),
         }
     }
@@ -142,6 +142,7 @@ struct Limits {
     /// An entry counts as at least this many bytes.
     least_weight: u32,
     frame_bytes: usize,
+    sync: SyncPolicy,
 }
 
 impl<F: FileSystem> Log<F> {
@@ -237,7 +238,8 @@ impl<F: FileSystem, I: Intake<F>> Log<F, I> {
         let limits = Limits {
             queue_bytes: config.queue_bytes.max(1),
             least_weight: config.queue_bytes.max(1).div_ceil(entries),
-            frame_bytes: writer.max_frame_bytes(),
+            frame_bytes: writer.config().max_frame_bytes,
+            sync: writer.config().sync,
         };
         let turn = TurnLimits {
             bytes: config.turn_bytes,
@@ -296,6 +298,53 @@ impl<F: FileSystem, I: Intake<F>> Log<F, I> {
         let slot = self.core.push(0, Work::Job(job(work, Arc::clone(&output))));
         Finished(self.pending(slot)).await;
         lock(&output).take().ok_or(AppendError::Closed)
+    }
+
+    /// Makes durable what was acknowledged, again and again, in the time that
+    /// [`SyncPolicy::Every`](crate::SyncPolicy::Every) allows, until the log is closed. To be polled
+    /// beside the log where appends may pause; it returns at once under
+    /// [`SyncPolicy::Always`](crate::SyncPolicy::Always).
+    pub async fn keep_synced(&self) {
+        let SyncPolicy::Every(interval) = self.limits.sync else {
+            return;
+        };
+        let mut end = self.reader.watch();
+        let mut closed = self.core.closed();
+        // What was appended before counts as new.
+        end.mark_changed();
+        loop {
+            tokio::select! {
+                biased;
+                _ = closed.wait_for(|closed| *closed) => return,
+                _ = end.changed() => {}
+            }
+            loop {
+                self.core.clock().sleep(interval).await;
+                match self.sync().await {
+                    Ok(()) => break,
+                    Err(AppendError::Closed) => return,
+                    Err(error) => {
+                        tracing::error!(%error, "acknowledged records are not durable yet");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes everything durable that was acknowledged before: [`WalWriter::sync`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn sync(&self) -> Result<(), AppendError> {
+        let synced = self.with_writer(|writer, _| {
+            Box::pin(async move {
+                match writer {
+                    Some(writer) => writer.sync().await.map_err(AppendError::from),
+                    None => Err(AppendError::Closed),
+                }
+            })
+        });
+        synced.await?
     }
 
     /// Closes the log behind everything that is queued; further appends are refused from now on. The

@@ -37,6 +37,25 @@ pub enum MaintenanceMode {
     Handed,
 }
 
+/// When what was appended is synced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SyncPolicy {
+    /// Before it is acknowledged.
+    #[default]
+    Always,
+    /// At most so long after it was acknowledged.
+    ///
+    /// What was acknowledged longer ago than this, and than a write and a sync take, is durable. What
+    /// is younger can be lost when the machine loses power or crashes, from the end of the log and
+    /// with nothing in between; a process that dies loses none of it. A sync that fails loses nothing
+    /// either: what it was to make durable is kept in memory until then, and goes to a fresh file.
+    ///
+    /// The time is looked at by each append. Where appends may stop, someone has to call
+    /// [`sync`](super::WalWriter::sync) in time; [`Log::keep_synced`](crate::log::Log::keep_synced)
+    /// does so.
+    Every(Duration),
+}
+
 /// How a partition's log is kept. Cheap to clone; one serves many partitions.
 #[derive(Clone, Debug)]
 pub struct WalConfig {
@@ -64,6 +83,8 @@ pub struct WalConfig {
     pub segment_cache: SegmentCache,
     /// Where segment ids come from.
     pub segment_ids: SegmentIds,
+    /// When what was appended is synced.
+    pub sync: SyncPolicy,
     /// Who does what no append has to wait for.
     pub maintenance: MaintenanceMode,
     /// How far ahead of the last record a segment is zeroed at most, in bytes; 0 to leave that out. An
@@ -88,6 +109,7 @@ impl WalConfig {
             tail_cache: TailCache::default(),
             segment_cache: SegmentCache::default(),
             segment_ids: SegmentIds::from_system(),
+            sync: SyncPolicy::Always,
             maintenance: MaintenanceMode::Inline,
             zero_ahead_bytes: 16 << 20,
             zeroing: Zeroing::default(),

@@ -30,7 +30,7 @@ pub(crate) use batch::Framed;
 pub use batch::{Batch, ClosedSegment};
 pub use cache::SegmentCache;
 pub use chain::Damage;
-pub use config::{MaintenanceMode, Rotation, SegmentIds, WalConfig};
+pub use config::{MaintenanceMode, Rotation, SegmentIds, SyncPolicy, WalConfig};
 pub use maintenance::Maintenance;
 pub use payload::Payload;
 pub use prepared::{Preparation, Prepared};

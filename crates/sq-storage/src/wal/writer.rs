@@ -1,5 +1,6 @@
 //! The writer of a partition's log.
 
+mod interval;
 mod layout;
 mod roll;
 mod switch;
@@ -12,6 +13,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use sq_sim::{Clock, DurableWriteError, FileHandle, FileSystem, SystemClock};
 use tokio::time::Instant;
+
+use interval::Unsynced;
 
 use super::batch::{Batch, ClosedSegment, Framed};
 use super::config::{MaintenanceMode, Rotation, WalConfig};
@@ -60,8 +63,10 @@ pub struct WalWriter<F: FileSystem> {
     segment: Option<Arc<Segment>>,
     /// The highest `committed_before` that a frame of the active segment says.
     told_committed: u64,
-    /// A mark was written that no sync covers yet.
-    has_unsynced_mark: bool,
+    /// Something was written that no sync covers yet.
+    has_unsynced_write: bool,
+    /// What is acknowledged and may not be durable yet.
+    unsynced: Unsynced,
     /// A write is under way; still set at the next call, it was dropped and its fate is unknown.
     write_under_way: bool,
     closed: Vec<ClosedSegment>,
@@ -149,7 +154,8 @@ impl<F: FileSystem> WalWriter<F> {
             segment_age_when_opened: Duration::ZERO,
             segment: None,
             told_committed: 0,
-            has_unsynced_mark: false,
+            has_unsynced_write: false,
+            unsynced: Unsynced::default(),
             write_under_way: false,
             closed: Vec::new(),
             armed: None,
@@ -209,8 +215,8 @@ impl<F: FileSystem> WalWriter<F> {
         self.next_offset
     }
 
-    pub(crate) fn max_frame_bytes(&self) -> usize {
-        self.config.max_frame_bytes
+    pub(crate) fn config(&self) -> &WalConfig {
+        &self.config
     }
 
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
@@ -312,13 +318,8 @@ impl<F: FileSystem> WalWriter<F> {
         };
         self.check(first, self.next_offset)?;
         self.retire_if_abandoned();
-        if self.poisoned_in_a_row >= self.config.max_poisoned_in_a_row {
-            let (path, poisoned_in_a_row) = (self.place.dir.clone(), self.poisoned_in_a_row);
-            return Err(Error::ReadOnly {
-                path,
-                poisoned_in_a_row,
-            });
-        }
+        self.check_writable()?;
+        self.settle_unsynced(self.is_full_for(first)).await?;
         if self.active_segment.is_none() || self.is_full_for(first) {
             self.go_on().await?;
         }
@@ -327,20 +328,31 @@ impl<F: FileSystem> WalWriter<F> {
         }
         self.zero_a_piece().await;
         let group = loop {
-            let group = self.group(frames)?;
+            let group = self.group(frames, self.next_offset)?;
             let end = self.segment_position + group.bytes;
             if self.backlog.make_way(end).await {
                 break group;
             }
+            self.settle_unsynced(true).await?;
             self.fill_active();
             self.go_on().await?;
         };
         let Some(segment) = self.segment.clone() else {
             return Ok(0);
         };
-        self.write(group.buffers, group.bytes, true).await?;
+        let (durable, sync) = (segment.extent(), self.syncs_now(group.bytes));
+        if let Err(error) = self.write(group.buffers, group.bytes, sync).await {
+            self.rescue_unsynced().await;
+            return Err(error);
+        }
         segment.note(&group.headers);
-        self.told_committed = self.next_offset;
+        if sync {
+            self.unsynced.clear();
+        } else {
+            let written = frames.iter().take(group.count);
+            self.unsynced.add(written, durable, self.clock.now());
+        }
+        self.told_committed = group.committed_before;
         self.next_offset = group.end_offset;
         self.poisoned_in_a_row = 0;
         let bytes = self.segment_position;
@@ -353,6 +365,17 @@ impl<F: FileSystem> WalWriter<F> {
         }
         self.state.publish(self.next_offset);
         Ok(group.count)
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        let (path, poisoned_in_a_row) = (self.place.dir.clone(), self.poisoned_in_a_row);
+        if poisoned_in_a_row < self.config.max_poisoned_in_a_row {
+            return Ok(());
+        }
+        Err(Error::ReadOnly {
+            path,
+            poisoned_in_a_row,
+        })
     }
 
     /// Whether a batch can be appended at `offset` at all.
@@ -421,7 +444,7 @@ impl<F: FileSystem> WalWriter<F> {
         match written {
             Ok(()) => {
                 self.write_under_way = false;
-                self.has_unsynced_mark = !sync;
+                self.has_unsynced_write = !sync;
                 self.segment_position += bytes;
                 Ok(())
             }
@@ -458,12 +481,12 @@ impl<F: FileSystem> WalWriter<F> {
         self.write_mark(false).await
     }
 
-    /// Makes a mark durable that was written without a sync.
-    async fn sync_mark(&mut self) -> Result<()> {
+    /// Makes what was written without a sync durable: a mark, or frames.
+    async fn sync_file(&mut self) -> Result<()> {
         let (Some(file), Some(segment)) = (&self.active_segment, &self.segment) else {
             return Ok(());
         };
-        if !self.has_unsynced_mark {
+        if !self.has_unsynced_write {
             return Ok(());
         }
         self.write_under_way = true;
@@ -474,12 +497,13 @@ impl<F: FileSystem> WalWriter<F> {
             self.poison();
             return Err(Error::Sync { path, source });
         }
-        self.has_unsynced_mark = false;
+        self.has_unsynced_write = false;
         Ok(())
     }
 
     async fn write_mark(&mut self, sync: bool) -> Result<()> {
         self.retire_if_abandoned();
+        self.sync().await?;
         let Some(segment) = self.segment.clone() else {
             return Ok(());
         };
@@ -523,7 +547,7 @@ impl<F: FileSystem> WalWriter<F> {
     /// acknowledged record is as durable as before.
     pub async fn close(mut self) -> Result<()> {
         self.write_mark(true).await?;
-        self.sync_mark().await?;
+        self.sync_file().await?;
         // An armed successor is removed as a chore.
         self.armed = None;
         self.do_chores().await;

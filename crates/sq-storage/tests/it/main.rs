@@ -13,6 +13,7 @@ mod damage;
 mod disk;
 mod faults;
 mod index;
+mod interval;
 mod log;
 mod maintenance;
 mod manifest;

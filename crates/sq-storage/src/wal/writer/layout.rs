@@ -24,6 +24,8 @@ pub(super) struct Group {
     pub(super) headers: Vec<(u64, FrameHeader)>,
     pub(super) bytes: u64,
     pub(super) end_offset: u64,
+    /// What its frames say is committed.
+    pub(super) committed_before: u64,
     pub(super) count: usize,
 }
 
@@ -36,14 +38,15 @@ impl Group {
 }
 
 impl<F: FileSystem> WalWriter<F> {
-    /// Lays out one write: the first frame, and those behind it that still fit the segment and the
+    /// Lays out one write from `base_offset` on: the first frame, and those behind it that still fit the segment and the
     /// size of a largest frame. A write that is torn leaves no more zeros in front of what is left of
     /// it than recovery looks through.
-    pub(super) fn group<B: Framed>(&self, frames: &[B]) -> Result<Group> {
+    pub(super) fn group<B: Framed>(&self, frames: &[B], base_offset: u64) -> Result<Group> {
         let append_time_ms = self.clock.wall_ms();
         let (segment_id, ordinal) = self.segment.as_ref().map_or((0, 0), |s| (s.id, s.ordinal));
         let mut group = Group {
-            end_offset: self.next_offset,
+            end_offset: base_offset,
+            committed_before: self.durable_offset(),
             headers: Vec::with_capacity(frames.len()),
             ..Group::default()
         };
@@ -62,7 +65,7 @@ impl<F: FileSystem> WalWriter<F> {
             let header = FrameHeader {
                 segment_id,
                 base_offset: group.end_offset,
-                committed_before: self.next_offset,
+                committed_before: group.committed_before,
                 max_timestamp_ms: batch.max_timestamp_ms,
                 append_time_ms,
                 record_count: batch.record_count,

@@ -37,6 +37,7 @@ impl<F: FileSystem> WalWriter<F> {
         let Some(segment) = self.segment.take() else {
             return;
         };
+        self.unsynced.strand(&segment);
         let extent = segment.extent();
         let cache = self.config.segment_cache.clone();
         self.backlog
@@ -68,7 +69,7 @@ impl<F: FileSystem> WalWriter<F> {
     /// Creates the next segment and makes it the active one. Where that fails, the segment before
     /// it stays as it is.
     pub(super) async fn open_segment(&mut self) -> Result<()> {
-        let base_offset = self.next_offset;
+        let base_offset = self.durable_offset();
         let id = self.config.segment_ids.draw();
         let (name, file) = self.create_file(base_offset, id).await?;
         let path = self.place.dir.join(name.file_name());
@@ -120,7 +121,7 @@ impl<F: FileSystem> WalWriter<F> {
         self.segment_opened_at = self.clock.now();
         self.segment_age_when_opened = Duration::ZERO;
         self.told_committed = 0;
-        self.has_unsynced_mark = false;
+        self.has_unsynced_write = false;
         self.has_rolled = true;
     }
 
@@ -231,7 +232,7 @@ impl<F: FileSystem> WalWriter<F> {
     /// record is as durable as before, and the segment takes no further append.
     pub async fn close_active_segment(&mut self) -> Result<Option<ClosedSegment>> {
         self.write_mark(true).await?;
-        self.sync_mark().await?;
+        self.sync_file().await?;
         if self.segment.is_none() || self.segment_is_empty() {
             return Ok(None);
         }

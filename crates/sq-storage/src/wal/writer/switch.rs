@@ -69,10 +69,11 @@ impl<F: FileSystem> WalWriter<F> {
     /// for both is [`Maintenance`](super::super::Maintenance).
     ///
     /// Returns whether it took place. Not without an armed successor, nor while the active segment
-    /// has no record: that would leave an empty one behind.
+    /// has no record: that would leave an empty one behind. Nor while something is acknowledged and not
+    /// synced ([`SyncPolicy::Every`](super::super::SyncPolicy::Every)): call [`sync`](Self::sync) first.
     pub fn switch(&mut self) -> bool {
         self.retire_if_abandoned();
-        if self.segment.is_some() && self.segment_is_empty() {
+        if self.segment.is_some() && self.segment_is_empty() || !self.unsynced.is_empty() {
             return false;
         }
         let Some(prepared) = self.armed.take() else {

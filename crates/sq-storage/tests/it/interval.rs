@@ -1,0 +1,231 @@
+//! Acknowledged first, synced within an interval: the bound holds, and a failed sync loses nothing.
+
+use std::time::Duration;
+
+use sq_sim::{Clock, Effect, Errno, Fault, Instant, Keep, OpKind, SyncFailure};
+use sq_storage::log::{Executor, Log, LogConfig};
+use sq_storage::{Error, SyncPolicy};
+
+use crate::support::{Machine, Stop, Writer, block_on, value, values};
+
+const INTERVAL: Duration = Duration::from_millis(50);
+
+fn machine(seed: u64) -> Machine {
+    let mut machine = Machine::new(seed).with_segment_bytes(4000);
+    machine.config.sync = SyncPolicy::Every(INTERVAL);
+    machine
+}
+
+/// What everyone who embeds the writer has to do: sync when the time is up.
+async fn sync_if_due(machine: &Machine, log: &mut Writer) {
+    if let Some(since) = log.unsynced_since()
+        && machine.clock.now() >= since + INTERVAL
+    {
+        log.sync().await.unwrap();
+    }
+}
+
+fn numbered(end: u64) -> Vec<Vec<u8>> {
+    (0..end).map(value).collect()
+}
+
+#[test]
+fn what_was_acknowledged_an_interval_ago_survives_any_crash() {
+    // Elsewhere the default was to sync every two minutes, and nothing said so.
+    let mut lost = 0;
+    for seed in 0..400 {
+        block_on(async {
+            let machine = machine(seed);
+            let mut log = machine.open().await;
+            let mut acknowledged: Vec<Instant> = Vec::new();
+            for n in 0..seed % 60 {
+                let pause = Duration::from_millis((n * 7 + seed) % 23);
+                machine.clock.advance(pause);
+                sync_if_due(&machine, &mut log).await;
+                let offset = log.append(None, &value(n), &[], 0).await.unwrap();
+                assert_eq!(offset, n);
+                acknowledged.push(machine.clock.now());
+            }
+            let end = log.next_offset();
+            drop(log);
+            let stop = Stop::ALL[usize::try_from(seed).unwrap() % Stop::ALL.len()];
+            stop.strike(&machine.fs);
+            let log = machine.open().await;
+            let kept = log.next_offset();
+            let now = machine.clock.now();
+            let old = acknowledged.iter().filter(|at| **at + INTERVAL < now);
+            assert!(kept >= old.count() as u64, "seed {seed}, {stop:?}");
+            assert!(kept <= end);
+            assert!(kept == end || stop != Stop::Process, "seed {seed}");
+            assert!(log.recovery_report().damage.is_empty());
+            assert_eq!(values(&log.reader()).await, numbered(kept));
+            lost += end - kept;
+        });
+    }
+    assert!(lost > 0, "nothing was ever at risk");
+}
+
+#[test]
+fn always_is_before_the_acknowledgement() {
+    block_on(async {
+        let machine = Machine::new(1);
+        assert_eq!(machine.config.sync, SyncPolicy::Always);
+        let mut log = machine.open().await;
+        for n in 0..5 {
+            log.append(None, &value(n), &[], 0).await.unwrap();
+            assert_eq!(log.unsynced_since(), None);
+        }
+        machine.fs.power_loss(Keep::None);
+        assert_eq!(values(&machine.open().await.reader()).await, numbered(5));
+    });
+}
+
+#[test]
+fn a_failed_sync_puts_what_it_was_to_make_durable_into_a_fresh_file() {
+    for (n, failure) in [
+        SyncFailure::Lost,
+        SyncFailure::Reverted,
+        SyncFailure::Kept,
+        SyncFailure::Torn,
+        SyncFailure::StillDirty,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for by_append in [true, false] {
+            block_on(async {
+                let machine = machine(n as u64);
+                let mut log = machine.open().await;
+                for n in 0..4 {
+                    log.append(None, &value(n), &[], 0).await.unwrap();
+                }
+                log.sync().await.unwrap();
+                for n in 4..8 {
+                    log.append(None, &value(n), &[], 0).await.unwrap();
+                }
+                let fault = Fault::new(Effect::FailSync(failure)).on(&[OpKind::SyncData]);
+                machine.fs.inject(fault.path_ends_with(".wal"));
+                let end = if by_append {
+                    // The one whose write was to be synced fails; what came before does not.
+                    machine.clock.advance(INTERVAL);
+                    let error = log.append(None, &value(8), &[], 0).await.unwrap_err();
+                    assert!(matches!(error, Error::Sync { .. }));
+                    8
+                } else {
+                    log.sync().await.unwrap();
+                    8
+                };
+                assert_eq!((log.next_offset(), log.unsynced_since()), (end, None));
+                assert_eq!(log.append(None, &value(8), &[], 0).await.unwrap(), 8);
+                assert_eq!(values(&log.reader()).await, numbered(9));
+                log.sync().await.unwrap();
+                drop(log);
+                machine.fs.power_loss(Keep::None);
+                let log = machine.open().await;
+                assert!(log.recovery_report().damage.is_empty());
+                assert_eq!(values(&log.reader()).await, numbered(9));
+            });
+        }
+    }
+}
+
+#[test]
+fn what_no_disk_takes_waits_in_memory_until_one_does() {
+    block_on(async {
+        let machine = machine(7);
+        let mut log = machine.open().await;
+        for n in 0..6 {
+            log.append(None, &value(n), &[], 0).await.unwrap();
+        }
+        let fault = Fault::new(Effect::FailSync(SyncFailure::Lost)).on(&[OpKind::SyncData]);
+        machine.fs.inject(fault.path_ends_with(".wal").always());
+        let mut refused = 0;
+        while !matches!(log.sync().await, Err(Error::ReadOnly { .. })) {
+            refused += 1;
+            assert!(refused < 5);
+        }
+        assert!(log.append(None, b"refused", &[], 0).await.is_err());
+        machine.fs.clear_faults();
+        log.allow_writes();
+        assert_eq!(log.append(None, &value(6), &[], 0).await.unwrap(), 6);
+        log.close().await.unwrap();
+        machine.fs.power_loss(Keep::None);
+        let log = machine.open().await;
+        assert!(log.recovery_report().damage.is_empty());
+        assert_eq!(values(&log.reader()).await, numbered(7));
+    });
+}
+
+#[test]
+fn a_full_disk_and_a_dropped_call_lose_nothing_that_was_acknowledged() {
+    for polls in 0..40 {
+        block_on(async {
+            let machine = machine(8);
+            let mut log = machine.open().await;
+            for n in 0..3 {
+                log.append(None, &value(n), &[], 0).await.unwrap();
+            }
+            machine.clock.advance(INTERVAL);
+            let value_3 = value(3);
+            let dropped = log.append(None, &value_3, &[], 0);
+            let done = sq_sim::poll_n_then_drop(dropped, polls).await.is_some();
+            let end = log.next_offset();
+            assert_eq!(end, if done { 4 } else { 3 });
+            machine.fs.set_free_space(Some(0));
+            let refused = log.append(None, &value(end), &[], 0).await;
+            machine.fs.set_free_space(None);
+            if refused.is_err() {
+                assert_eq!(log.append(None, &value(end), &[], 0).await.unwrap(), end);
+            }
+            log.sync().await.unwrap();
+            assert_eq!(values(&log.reader()).await, numbered(end + 1));
+            drop(log);
+            machine.fs.power_loss(Keep::None);
+            assert_eq!(
+                values(&machine.open().await.reader()).await,
+                numbered(end + 1)
+            );
+        });
+    }
+}
+
+#[test]
+fn a_log_that_nobody_appends_to_is_synced_in_time() {
+    block_on(async {
+        let machine = machine(9);
+        let config = LogConfig {
+            executor: Executor::Runtime(tokio::runtime::Handle::current()),
+            ..LogConfig::default()
+        };
+        let log = Log::new(machine.open().await, config);
+        let keeper = log.clone();
+        let keeper = tokio::spawn(async move { keeper.keep_synced().await });
+        for round in 0..3_u64 {
+            assert_eq!(
+                log.append(None, &value(round), &[], 0).await.unwrap(),
+                round
+            );
+            // The keeper sees it, sleeps, and syncs.
+            for step in 0..200 {
+                tokio::task::yield_now().await;
+                if step == 100 {
+                    machine.clock.advance(INTERVAL);
+                }
+            }
+            let durable = machine.fs.durable_files();
+            let durable = durable
+                .iter()
+                .filter(|p| p.extension().is_some_and(|e| e == "wal"));
+            let bytes: Vec<u8> = durable
+                .flat_map(|p| machine.fs.read_durable(p).unwrap())
+                .collect();
+            let value = value(round);
+            assert!(
+                bytes.windows(value.len()).any(|w| w == value),
+                "round {round}"
+            );
+        }
+        log.close().await.unwrap();
+        keeper.await.unwrap();
+    });
+}
