@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::frame::FrameError;
 use crate::record::RecordError;
+use crate::reserve::is_out_of_space;
 use crate::wal::segment::SegmentHeaderError;
 
 /// The result of a storage operation.
@@ -56,6 +57,12 @@ pub enum Error {
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
+    },
+    /// The disk was found full, and there is no room yet. Nothing was written.
+    #[error("the disk is full: there is no room for {path}")]
+    DiskFull {
+        /// The file of the [`Reserve`](crate::Reserve) that was given back.
+        path: PathBuf,
     },
     /// Several files in a row had a failed write or sync: the partition takes no append until
     /// [`allow_writes`](crate::wal::WalWriter::allow_writes) is called.
@@ -173,7 +180,9 @@ impl Error {
     /// What a caller should do.
     pub fn action(&self) -> Action {
         match self {
-            Self::Io { .. } | Self::Write { .. } | Self::Sync { .. } => Action::Retry,
+            Self::Io { .. } | Self::Write { .. } | Self::Sync { .. } | Self::DiskFull { .. } => {
+                Action::Retry
+            }
             Self::ReadOnly { .. } => Action::Reopen,
             Self::Damaged { .. } | Self::MissingSegment { .. } | Self::SegmentHeader { .. } => {
                 Action::Repair
@@ -183,6 +192,17 @@ impl Error {
             | Self::Timestamp(_)
             | Self::OffsetsExhausted(_)
             | Self::Record(_) => Action::GiveUp,
+        }
+    }
+
+    /// Whether there was no room for it on the disk.
+    pub fn is_out_of_space(&self) -> bool {
+        match self {
+            Self::Io { source, .. } | Self::Write { source, .. } | Self::Sync { source, .. } => {
+                source.kind() != io::ErrorKind::FileTooLarge && is_out_of_space(source)
+            }
+            Self::DiskFull { .. } => true,
+            _ => false,
         }
     }
 

@@ -96,11 +96,13 @@ mod error;
 pub mod frame;
 pub mod log;
 pub mod record;
+mod reserve;
 mod topic;
 pub mod wal;
 
 pub use error::{Action, DamageReason, Error, Evidence, ReadError, Result};
 pub use record::{Header, Record};
+pub use reserve::Reserve;
 pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
     Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload, Preparation,

@@ -12,6 +12,7 @@ use rand::{Rng, SeedableRng};
 use super::cache::SegmentCache;
 use super::tail::TailCache;
 use super::zeroing::Zeroing;
+use crate::reserve::Reserve;
 
 /// Who decides when a segment is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +86,8 @@ pub struct WalConfig {
     pub segment_ids: SegmentIds,
     /// When what was appended is synced.
     pub sync: SyncPolicy,
+    /// Room that is given back when the disk is full.
+    pub reserve: Option<Reserve>,
     /// Who does what no append has to wait for.
     pub maintenance: MaintenanceMode,
     /// How far ahead of the last record a segment is zeroed at most, in bytes; 0 to leave that out. An
@@ -110,6 +113,7 @@ impl WalConfig {
             segment_cache: SegmentCache::default(),
             segment_ids: SegmentIds::from_system(),
             sync: SyncPolicy::Always,
+            reserve: None,
             maintenance: MaintenanceMode::Inline,
             zero_ahead_bytes: 16 << 20,
             zeroing: Zeroing::default(),

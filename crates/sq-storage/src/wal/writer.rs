@@ -27,6 +27,7 @@ use super::state::{Extent, LogState, Segment};
 use crate::error::{Error, Result};
 use crate::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
 use crate::record::{Header, Record, encode_record};
+use crate::reserve::is_out_of_space;
 use crate::topic::TopicName;
 
 /// Each write ends at a multiple of this, padded with zeros: a partial page that is not in the cache
@@ -313,6 +314,18 @@ impl<F: FileSystem> WalWriter<F> {
 
     /// [`append_batches`](Self::append_batches) for whatever becomes frames.
     pub(crate) async fn append_frames<B: Framed + Sync>(&mut self, frames: &[B]) -> Result<usize> {
+        let Some(reserve) = self.config.reserve.clone() else {
+            return self.append_now(frames).await;
+        };
+        reserve.restore().await?;
+        let appended = self.append_now(frames).await;
+        if matches!(&appended, Err(error) if error.is_out_of_space()) {
+            reserve.give_back().await;
+        }
+        appended
+    }
+
+    async fn append_now<B: Framed + Sync>(&mut self, frames: &[B]) -> Result<usize> {
         let Some(first) = frames.first().map(Framed::batch) else {
             return Ok(0);
         };
@@ -604,13 +617,4 @@ fn stored<B: Framed>(headers: &[(u64, FrameHeader)], frames: &[B]) -> Vec<Stored
         StoredFrame::new(header, frame.batch().payload.as_slice().into())
     };
     headers.iter().zip(frames).map(stored).collect()
-}
-
-/// Whether a write failed for want of space, which leaves the file's earlier bytes alone.
-fn is_out_of_space(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull, WriteZero};
-    matches!(
-        error.kind(),
-        StorageFull | QuotaExceeded | FileTooLarge | WriteZero
-    )
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sq_sim::{Clock, Effect, Errno, Fault, Instant, Keep, OpKind, SyncFailure};
+use sq_sim::{Clock, Effect, Fault, Instant, Keep, OpKind, SyncFailure};
 use sq_storage::log::{Executor, Log, LogConfig};
 use sq_storage::{Error, SyncPolicy};
 

@@ -9,6 +9,7 @@
 
 mod acceptance;
 mod ahead;
+mod conditions;
 mod damage;
 mod disk;
 mod faults;
