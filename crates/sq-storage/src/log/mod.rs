@@ -308,26 +308,30 @@ impl<F: FileSystem, I: Intake<F>> Log<F, I> {
         let SyncPolicy::Every(interval) = self.limits.sync else {
             return;
         };
-        let mut end = self.reader.watch();
         let mut closed = self.core.closed();
+        tokio::select! {
+            biased;
+            // What the close leaves is durable.
+            _ = closed.wait_for(|closed| *closed) => {}
+            () = self.sync_again_and_again(interval) => {}
+        }
+    }
+
+    async fn sync_again_and_again(&self, interval: Duration) {
+        let mut end = self.reader.watch();
         // What was appended before counts as new.
         end.mark_changed();
-        loop {
-            tokio::select! {
-                biased;
-                _ = closed.wait_for(|closed| *closed) => return,
-                _ = end.changed() => {}
-            }
-            loop {
-                self.core.clock().sleep(interval).await;
-                match self.sync().await {
-                    Ok(()) => break,
-                    Err(AppendError::Closed) => return,
-                    Err(error) => {
-                        tracing::error!(%error, "acknowledged records are not durable yet");
-                    }
+        let mut is_durable = true;
+        while !is_durable || end.changed().await.is_ok() {
+            self.core.clock().sleep(interval).await;
+            is_durable = match self.sync().await {
+                Ok(()) => true,
+                Err(AppendError::Closed) => return,
+                Err(error) => {
+                    tracing::error!(%error, "acknowledged records are not durable yet");
+                    false
                 }
-            }
+            };
         }
     }
 

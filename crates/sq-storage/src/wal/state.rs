@@ -137,6 +137,14 @@ impl Segment {
         }
     }
 
+    /// Takes back what lies behind `extent`: it may not be durable, and is appended elsewhere.
+    pub(super) fn cut_back(&self, extent: Extent) {
+        self.extend(extent);
+        if let Some(index) = &mut *lock(&self.live_index) {
+            index.cut(extent.end_offset);
+        }
+    }
+
     /// Hands the index on to the readers' cache: the segment takes no more records.
     pub(super) fn hand_on_index(&self, cache: &SegmentCache) {
         self.set_times(self.times());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sq_sim::{Clock, Effect, Errno, Fault, FileSystem, Keep, OpKind};
 use sq_storage::log::{AppendError, Executor, Log, LogConfig};
-use sq_storage::{Action, Error, Reserve};
+use sq_storage::{Action, Reserve};
 
 use crate::disk::Disk;
 use crate::support::{Machine, Stop, block_on, value, values};
@@ -220,19 +220,21 @@ fn on_a_full_disk_the_reserve_is_for_everything_but_appends() {
         assert!(reserve.is_given_back());
         let room = machine.fs.free_space().unwrap();
         assert!(room >= RESERVE, "{room}");
-        // However often it is tried, appends use none of it up.
-        for second in 0..20 {
-            let AppendError::Failed { error, .. } = append(&log, 0).await.unwrap_err() else {
-                panic!("closed");
-            };
-            assert!(error.is_out_of_space(), "{error}");
-            if second < 5 {
-                assert!(matches!(*error, Error::DiskFull { .. }), "{error}");
+        // However often it is tried, appends use none of it up: a small one may still find room beside
+        // it, once it is taken again.
+        for _ in 0..20 {
+            match append(&log, 0).await {
+                Ok(_) => stored.push(value(0)),
+                Err(AppendError::Failed { error, .. }) => {
+                    assert!(error.is_out_of_space(), "{error}");
+                    if reserve.is_given_back() {
+                        assert!(machine.fs.free_space().unwrap() >= RESERVE);
+                    }
+                }
+                Err(error) => panic!("{error}"),
             }
             machine.clock.advance(Duration::from_millis(200));
         }
-        assert!(machine.fs.free_space().unwrap() + RESERVE > room);
-        assert!(reserve.is_given_back());
         // Sealing, and what it leaves to be done, works.
         let sealed = log.with_writer(|writer, _| {
             Box::pin(async move { writer.as_mut()?.close_active_segment().await.ok().flatten() })

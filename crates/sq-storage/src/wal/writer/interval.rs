@@ -82,7 +82,7 @@ impl Unsynced {
             && !self.frames.is_empty()
         {
             self.stranded = true;
-            segment.extend(durable);
+            segment.cut_back(durable);
         }
     }
 }
