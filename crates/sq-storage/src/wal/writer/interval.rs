@@ -153,7 +153,11 @@ impl<F: FileSystem> WalWriter<F> {
                 self.unsynced.durable = segment.map(|segment| segment.extent());
             }
             let group = self.group(&self.unsynced.frames, base_offset)?;
-            if !self.backlog.make_way(self.segment_position + group.bytes).await {
+            if !self
+                .backlog
+                .make_way(self.segment_position + group.bytes)
+                .await
+            {
                 self.fill_active();
                 continue;
             }
