@@ -181,8 +181,13 @@ fn allow_open_files() {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, limit = ?limit.current, "the limit of open files was not raised");
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => {
+            tracing::info!(from = ?limit.current, to = ?limit.maximum, "the limit of open files is raised");
+        }
+        Err(error) => {
+            tracing::warn!(%error, limit = ?limit.current, "the limit of open files was not raised");
+        }
     }
 }
 
