@@ -22,7 +22,7 @@ use kafka_protocol::protocol::StrBytes;
 use sq_sim::FileSystem;
 use tokio::sync::watch;
 
-pub use fetch::FetchCursor;
+pub use fetch::{FetchCursor, ReadAhead};
 pub use produce::{ProduceFailed, Produced};
 
 use crate::broker::Broker;
@@ -40,6 +40,8 @@ pub struct Caller {
     pub turn: watch::Receiver<bool>,
     /// Where the connection's next fetch begins.
     pub cursor: Arc<Mutex<FetchCursor>>,
+    /// What was read for the connection's next fetch.
+    pub ahead: Arc<ReadAhead>,
 }
 
 impl Caller {

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use super::reply::{Owed, Reply, ReplyError};
 use crate::broker::Broker;
 use crate::budget::{Budget, Held};
-use crate::handlers::{self, Begun, Caller, FetchCursor};
+use crate::handlers::{self, Begun, Caller, FetchCursor, ReadAhead};
 use crate::protocol::frame::{self, FrameError};
 use crate::protocol::{self, DecodeError, write_frame};
 
@@ -129,6 +129,7 @@ struct Connection<'a, F: FileSystem> {
     peer: SocketAddr,
     hurry: watch::Sender<bool>,
     cursor: Arc<Mutex<FetchCursor>>,
+    ahead: Arc<ReadAhead>,
     /// Bytes of this connection's requests in flight.
     memory: Budget,
 }
@@ -151,6 +152,7 @@ where
         peer,
         hurry: watch::Sender::new(false),
         cursor: Arc::new(Mutex::new(FetchCursor::default())),
+        ahead: Arc::default(),
         memory: Budget::new(broker.config.limits.connection_in_flight_bytes),
     };
     let (in_flight, owed) = mpsc::channel(REQUESTS_AT_A_TIME);
@@ -314,6 +316,7 @@ impl<F: FileSystem> Connection<'_, F> {
                     hurry: self.hurry.subscribe(),
                     turn,
                     cursor: Arc::clone(&self.cursor),
+                    ahead: Arc::clone(&self.ahead),
                 };
                 let task = tokio::spawn(async move {
                     let _memory = memory;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kafka_protocol::messages::fetch_request::FetchTopic;
 use kafka_protocol::messages::{DeleteTopicsRequest, FetchRequest, ProduceRequest};
 use kafka_protocol::records::Compression;
@@ -9,8 +10,8 @@ use sq_broker::protocol::{Api, ResponseError};
 use sq_sim::VirtualClock;
 
 use crate::support::{
-    Batch, FETCH, PRODUCE, TestBroker, batches, block_on, code, fetch, fetch_partition, name,
-    produce, values,
+    Batch, Client, FETCH, PRODUCE, TestBroker, batches, block_on, code, fetch, fetch_partition,
+    name, produce, values,
 };
 
 #[test]
@@ -218,6 +219,71 @@ fn no_partition_of_a_long_list_is_left_out_for_ever() {
             assert!(0 < bytes && bytes <= 100_000 + batch.len(), "{bytes}");
         }
         assert_eq!(served.len(), usize::try_from(PARTITIONS).unwrap());
+        broker.stop().await;
+    });
+}
+
+/// Fetches with room for four batches of 128 KiB, so that each answer but the last fills its room.
+async fn fetch_four(client: &mut Client, offset: i64) -> Vec<(i64, Bytes)> {
+    let mut request = fetch("t", 0, offset);
+    request.topics[0].partitions = vec![fetch_partition(0, offset, 600_000)];
+    let response = client.call(FETCH, &request).await;
+    let partition = &response.responses[0].partitions[0];
+    assert_eq!(partition.error_code, 0);
+    values(partition.records.clone())
+}
+
+#[test]
+fn a_consumer_that_catches_up_gets_every_record_once_and_in_order() {
+    block_on(async {
+        let broker = TestBroker::start().await;
+        let mut client = broker.client_with("t").await;
+        for _ in 0..30 {
+            client
+                .append("t", Batch::of(4).sized(32 << 10).bytes())
+                .await;
+        }
+        let mut next = 0;
+        while next < 120 {
+            let got = fetch_four(&mut client, next).await;
+            assert_eq!(got.len(), if next < 112 { 16 } else { 8 });
+            for (offset, value) in got {
+                assert_eq!((offset, value[0]), (next, (next % 4).try_into().unwrap()));
+                next += 1;
+            }
+            // Who goes elsewhere in between gets what is there, and then what comes behind.
+            if next == 48 {
+                assert_eq!(fetch_four(&mut client, 8).await[0].0, 8);
+            }
+        }
+        assert!(fetch_four(&mut client, 120).await.is_empty());
+        broker.stop().await;
+    });
+}
+
+#[test]
+fn what_was_read_ahead_of_a_deleted_topic_is_not_served_as_its_namesakes() {
+    // Batches are read before they are asked for. Those of a topic that was deleted and created again
+    // since then would be at offsets where the new topic has others.
+    block_on(async {
+        let broker = TestBroker::start().await;
+        let mut client = broker.client_with("t").await;
+        for _ in 0..8 {
+            client
+                .append("t", Batch::of(4).sized(32 << 10).bytes())
+                .await;
+        }
+        assert_eq!(fetch_four(&mut client, 0).await.len(), 16);
+        let request = DeleteTopicsRequest::default().with_topic_names(vec![name("t")]);
+        assert_eq!(client.call(3, &request).await.responses[0].error_code, 0);
+        assert_eq!(client.create("t", 1, &[]).await, 0);
+        client.append("t", Batch::of(20).sized(7).bytes()).await;
+        let got = fetch_four(&mut client, 16).await;
+        assert!(
+            got.iter().all(|(_, value)| value.len() == 7),
+            "{}",
+            got.len()
+        );
         broker.stop().await;
     });
 }

@@ -4,6 +4,7 @@
 //! bytes back, waits for appends to the partitions it names, and reads again once there is enough
 //! or its time is over: while it waits it holds no memory.
 
+mod ahead;
 mod read;
 mod request;
 
@@ -23,6 +24,7 @@ use crate::protocol::{FetchResponse, FetchedPartition, FetchedTopic, ResponseBod
 use read::Pass;
 use request::{Fetch, Wanted};
 
+pub use ahead::ReadAhead;
 pub use request::FetchCursor;
 
 /// The session epochs that ask for everything: with a new session, and with none (KIP-227).
@@ -128,7 +130,7 @@ async fn pass<F: FileSystem>(
 ) -> Pass {
     let cursor = || caller.cursor.lock().unwrap_or_else(PoisonError::into_inner);
     let start = fetch.start_at(&cursor());
-    let pass = Pass::run(broker, fetch, start, deadline).await;
+    let pass = Pass::run(broker, &caller.ahead, fetch, start, deadline).await;
     if let Some(at) = pass.no_room_at {
         *cursor() = fetch.cursor(at);
     }

@@ -1,5 +1,6 @@
 //! One pass over the partitions of a fetch.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,6 +8,7 @@ use sq_sim::{FileSystem, Instant};
 use sq_storage::frame::FrameKind;
 use sq_storage::{LogReader, ReadError, StoredFrame};
 
+use super::ahead::ReadAhead;
 use super::request::{Fetch, Wanted};
 use super::sleep_until;
 use crate::batch::{BatchHeader, Compression, HEADER_LEN};
@@ -51,10 +53,12 @@ impl Pass {
     /// Reads every partition, beginning at index `start`, as far as the room goes.
     pub(super) async fn run<F: FileSystem>(
         broker: &Broker<F>,
+        ahead: &ReadAhead,
         fetch: &Fetch<F>,
         start: usize,
         deadline: Instant,
     ) -> Self {
+        ahead.forget_unless(|place| fetch.wanted.iter().any(|wanted| wanted.is_at(place)));
         let partitions = fetch.wanted.iter().filter_map(Wanted::partition);
         let seen = partitions
             .map(Partition::appended_bytes)
@@ -74,7 +78,8 @@ impl Pass {
             let Some(wanted) = fetch.wanted.get(at) else {
                 continue;
             };
-            let outcome = pass.read(broker, fetch, wanted, at, deadline).await;
+            let place = (fetch, wanted, at);
+            let outcome = pass.read(broker, ahead, place, deadline).await;
             pass.failed |= outcome.is_err();
             if let Some(slot) = outcomes.get_mut(at) {
                 *slot = Some(outcome);
@@ -91,9 +96,8 @@ impl Pass {
     async fn read<F: FileSystem>(
         &mut self,
         broker: &Broker<F>,
-        fetch: &Fetch<F>,
-        wanted: &Wanted<F>,
-        at: usize,
+        ahead: &ReadAhead,
+        (fetch, wanted, at): (&Fetch<F>, &Wanted<F>, usize),
         deadline: Instant,
     ) -> Result<Read, ResponseError> {
         let partition = wanted.partition().ok_or_else(|| wanted.refusal())?;
@@ -117,20 +121,28 @@ impl Pass {
         let room = wanted
             .max_bytes
             .min(fetch.max_bytes.saturating_sub(self.bytes));
-        let held = if room == 0 && !is_first {
-            None
+        let place = wanted.place(offset, room);
+        let was_read = match place {
+            Some(place) => ahead.take(place).await,
+            None => None,
+        };
+        let (frames, mut held) = if let Some(ready) = was_read {
+            ready
         } else {
-            self.find_memory(broker, room.max(1), is_first, deadline)
-                .await
+            let held = if room == 0 && !is_first {
+                None
+            } else {
+                self.find_memory(broker, room.max(1), is_first, deadline)
+                    .await
+            };
+            let Some(held) = held else {
+                self.no_room_at.get_or_insert(at);
+                return Ok(nothing);
+            };
+            let read = reader.read(offset, room).await;
+            let frames = read.map_err(|error| refusal(partition, &error))?;
+            (frames, held)
         };
-        let Some(mut held) = held else {
-            self.no_room_at.get_or_insert(at);
-            return Ok(nothing);
-        };
-        let frames = reader
-            .read(offset, room)
-            .await
-            .map_err(|error| refusal(partition, &error))?;
         check(fetch.version, partition, &frames)?;
         let bytes: usize = frames.iter().map(|frame| frame.payload.len()).sum();
         if bytes > room && !is_first {
@@ -144,6 +156,14 @@ impl Pass {
         let end = frames
             .last()
             .map_or(end, |frame| end.max(frame.end_offset()));
+        let next = frames.last().map_or(end, StoredFrame::end_offset);
+        if next < reader.end_offset()
+            && ReadAhead::is_worth_it(bytes, room)
+            && let Some(place) = wanted.place(next, room)
+        {
+            let clock = Arc::clone(&broker.clock);
+            ahead.begin(place, reader, &broker.fetch_memory, clock);
+        }
         let mut records = Vec::with_capacity(frames.len());
         for frame in &frames {
             records.extend_from_slice(frame.payload.parts());

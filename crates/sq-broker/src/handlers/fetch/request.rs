@@ -9,6 +9,7 @@ use kafka_protocol::messages::{FetchRequest, TopicName as WireName};
 use sq_sim::FileSystem;
 use uuid::Uuid;
 
+use super::ahead::Place;
 use crate::broker::Broker;
 use crate::handlers::check_leader_epoch;
 use crate::meta::TopicId;
@@ -147,6 +148,28 @@ impl<F: FileSystem> Wanted<F> {
     /// The partition, if there is one to read.
     pub(super) fn partition(&self) -> Option<&Partition<F>> {
         self.source.as_ref().ok()?.partition(self.partition_index)
+    }
+
+    /// The topic's id, if there is one to read.
+    fn topic_id(&self) -> Option<TopicId> {
+        self.source.as_ref().ok().map(|topic| topic.record.id)
+    }
+
+    /// Where a read of the partition begins.
+    pub(super) fn place(&self, offset: u64, room: usize) -> Option<Place> {
+        Some(Place {
+            topic: self.topic_id()?,
+            partition: self.partition_index,
+            offset,
+            room,
+        })
+    }
+
+    /// Whether that is the place from which the partition is wanted, with whatever limit.
+    pub(super) fn is_at(&self, place: &Place) -> bool {
+        self.partition_index == place.partition
+            && u64::try_from(self.offset) == Ok(place.offset)
+            && self.topic_id() == Some(place.topic)
     }
 
     /// Why there is none.
