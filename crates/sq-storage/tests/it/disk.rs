@@ -16,6 +16,8 @@ use sq_sim::{DirEntry, DurableWriteError, FileHandle, FileLock, FileSystem, InMe
 pub(crate) struct Habits {
     /// An operation goes on when its future is dropped, as on a pool of threads.
     pub(crate) detached: bool,
+    /// How often zeroing gives way before it takes place.
+    pub(crate) zero_lag: usize,
     pub(crate) bad: Option<BadHabit>,
 }
 
@@ -237,8 +239,13 @@ impl FileHandle for DiskFile {
     }
 
     async fn zero_range(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.run(|f| async move { f.file.zero_range(offset, len).await })
-            .await
+        self.run(|f| async move {
+            for _ in 0..f.habits.zero_lag {
+                tokio::task::yield_now().await;
+            }
+            f.file.zero_range(offset, len).await
+        })
+        .await
     }
 
     async fn len(&self) -> io::Result<u64> {
