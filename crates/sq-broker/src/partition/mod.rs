@@ -85,7 +85,7 @@ impl Default for PartitionLimits {
     fn default() -> Self {
         Self {
             queue_entries: 1024,
-            queue_bytes: 64 << 20,
+            queue_bytes: 16 << 20,
             flush_bytes: 1 << 20,
             mark_after: Duration::from_millis(100),
             producers: ProducerLimits::default(),
