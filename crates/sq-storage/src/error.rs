@@ -1,6 +1,7 @@
 //! What can go wrong, and what a caller should do about it.
 
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::frame::FrameError;
@@ -115,6 +116,28 @@ pub enum Error {
         /// Its first offset.
         base_offset: u64,
     },
+    /// A log that should end within a batch, which is stored as a whole.
+    #[error("offset {offset} is within the batch of the offsets {batch:?}")]
+    InsideBatch {
+        /// Where the log should end.
+        offset: u64,
+        /// The offsets of the batch.
+        batch: Range<u64>,
+    },
+    /// A log that should end before it starts.
+    #[error("offset {offset} is below the log's start, {start}")]
+    BelowStart {
+        /// Where the log should end.
+        offset: u64,
+        /// Where it starts.
+        start: u64,
+    },
+    /// The manifest is damaged, and no segment is there to say where the log was.
+    #[error("{path} is damaged, and nothing else says which offsets the log has given out")]
+    UnknownStart {
+        /// The manifest.
+        path: PathBuf,
+    },
     /// A segment file that is another partition's.
     #[error("{path}: {source}")]
     SegmentHeader {
@@ -160,6 +183,9 @@ pub enum DamageReason {
     /// The file is not there.
     #[error("the file is missing")]
     Missing,
+    /// The index is not the one that was written for the segment.
+    #[error("the index is not what was written")]
+    Index,
 }
 
 /// What says that a record was acknowledged.
@@ -184,13 +210,16 @@ impl Error {
                 Action::Retry
             }
             Self::ReadOnly { .. } => Action::Reopen,
-            Self::Damaged { .. } | Self::MissingSegment { .. } | Self::SegmentHeader { .. } => {
-                Action::Repair
-            }
+            Self::Damaged { .. }
+            | Self::MissingSegment { .. }
+            | Self::UnknownStart { .. }
+            | Self::SegmentHeader { .. } => Action::Repair,
             Self::TooLarge { .. }
             | Self::EmptyBatch
             | Self::Timestamp(_)
             | Self::OffsetsExhausted(_)
+            | Self::InsideBatch { .. }
+            | Self::BelowStart { .. }
             | Self::Record(_) => Action::GiveUp,
         }
     }

@@ -39,7 +39,7 @@
 //! ([`FileSystem::lock`](sq_sim::FileSystem::lock)). It starts no thread and no task, unless a
 //! [`log::Executor`] is asked for that does: an append takes place on whoever polls it, by way of the
 //! file system it was given. It knows nothing of Kafka.
-//! Retention and truncation are not in yet.
+//! A [`Removal`], a [`Scrub`] and the [`Retention`] of a log are there for somebody to run.
 //!
 //! # What it promises
 //! 1. An offset is handed out only after the bytes are durable, with their file's name.
@@ -53,7 +53,10 @@
 //!    [`WalWriter::mark`] wrote one.
 //! 5. Damage hides nothing else. What is around it can be read, what is lost answers with
 //!    [`ReadError::Damaged`], and the log takes appends.
-//! 6. Opening is idempotent: cut short by any number of crashes, it gives the same log.
+//! 6. What [`WalWriter::truncate_from`] and [`WalWriter::purge_to`] took out is gone when they return,
+//!    wholly; until then a crash leaves the old log or the new one, never a part. Where the log starts
+//!    and which offset is next outlives every segment.
+//! 7. Opening is idempotent: cut short by any number of crashes, it gives the same log.
 //!
 //! It assumes of the disk what [`sq_sim`] states: that an overwrite that power cuts short spares bytes
 //! that keep their value, and that a sync which reports success has made durable what was written
@@ -72,7 +75,7 @@
 //! On [`InMemoryFileSystem`](sq_sim::InMemoryFileSystem), whose crate docs list the faults. Crashes come
 //! after every single operation of a run with rotations, and again after every operation of the opening
 //! that follows; tears at every byte; a flip of every bit of every file (of padding, a sample); every
-//! append dropped at every await; and a model under random operations, faults and crashes, which compares the whole log with
+//! append dropped at every await; the same for truncations and purges; and a model under random operations, faults and crashes, which compares the whole log with
 //! what was acknowledged. `tests/it/` holds them; `SQ_SEEDS=20000 cargo test --release -p sq-storage
 //! --test it model` runs the model for longer.
 //!
@@ -88,9 +91,9 @@
 //!
 //! # The format
 //! [`wal::segment`], [`frame`], [`record`] and [`wal::manifest`] each begin with a byte diagram. All
-//! integers are big-endian. A segment's header carries the version of the format, 1, and so does the
-//! manifest. A segment of another version is refused, unless the manifest lists it: then it is the field
-//! that is damaged. Any change that this code could not read raises both versions.
+//! integers are big-endian. A segment's header carries the version of its format, 1, and a manifest that
+//! of its own, 2; one of version 1 is read, and written anew. A segment of another version is refused, unless the manifest lists it: then it is the field
+//! that is damaged. Any change that this code could not read raises a version.
 
 mod error;
 pub mod frame;
@@ -106,6 +109,7 @@ pub use reserve::Reserve;
 pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
     Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload, Preparation,
-    Prepared, RecoveryReport, Rotation, Scrub, ScrubFinding, ScrubTotals, SegmentCache, SegmentIds,
-    SegmentInfo, StoredFrame, SyncPolicy, TailCache, WalConfig, WalWriter, Zeroing,
+    Prepared, RecoveryReport, Removal, Retention, Rotation, Scrub, ScrubFinding, ScrubTotals,
+    SegmentCache, SegmentIds, SegmentInfo, StoredFrame, SyncPolicy, TailCache, WalConfig,
+    WalWriter, Zeroing,
 };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sq_sim::FileSystem;
 
+use super::manifest::ManifestContent;
 use super::prepared;
 use super::recovery::{Candidate, Place};
 use super::scan::{Expected, Window, frame_in};
@@ -46,6 +47,7 @@ pub(super) async fn look<F: FileSystem>(
     fs: &F,
     place: &Place,
     names: &[(OsString, u64)],
+    found: &ManifestContent,
     mut ends: HashSet<u64>,
 ) -> Result<PreparedFiles> {
     let mut files = PreparedFiles::default();
@@ -65,6 +67,7 @@ pub(super) async fn look<F: FileSystem>(
     let mut taken: HashSet<_> = names
         .iter()
         .filter_map(|(name, _)| SegmentName::parse(name))
+        .chain(found.removed.iter().map(|e| e.name))
         .collect();
     for Switched {
         id,

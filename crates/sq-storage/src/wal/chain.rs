@@ -47,6 +47,10 @@ pub(super) struct Chain {
     pub(super) empty: Vec<Candidate>,
     /// Everything below this offset is known to have been committed.
     pub(super) committed_before: u64,
+    /// Segments all of which the log has let go of.
+    pub(super) purged: Vec<Link>,
+    /// Below this the log has let go of everything.
+    purged_to: u64,
 }
 
 impl From<Extent> for Seal {
@@ -195,9 +199,41 @@ impl Adopted {
 }
 
 impl Chain {
+    /// The first offset that the log holds, or would hold.
+    pub(super) fn start_offset(&self) -> u64 {
+        let first = self
+            .links
+            .first()
+            .map_or(0, |l| l.candidate.name.base_offset);
+        first.max(self.purged_to)
+    }
+
     /// The offset behind the last record.
     pub(super) fn end_offset(&self) -> u64 {
-        self.links.last().map_or(0, |l| l.extent.end_offset)
+        let last = self.links.last().map_or(0, |l| l.extent.end_offset);
+        last.max(self.purged_to)
+    }
+
+    /// Takes out what the log has let go of, and what is said of it.
+    fn purge(&mut self) {
+        let start = self.purged_to;
+        let is_purged = |link: &Link| {
+            link.candidate.name.base_offset < start && link.extent.end_offset <= start
+        };
+        let (purged, links) = std::mem::take(&mut self.links)
+            .into_iter()
+            .partition(is_purged);
+        (self.purged, self.links) = (purged, links);
+        for link in &mut self.links {
+            link.damage.retain_mut(|damage| {
+                let offsets = &mut damage.offsets;
+                let says_something = offsets.is_empty() || offsets.end > start;
+                if !offsets.is_empty() {
+                    offsets.start = offsets.start.max(start);
+                }
+                says_something
+            });
+        }
     }
 
     /// Whether the log ends where it does on the manifest's word alone, or something was lost by it.
@@ -244,6 +280,7 @@ pub(super) fn build_chain(
     let evidence = Known::from(&candidates, found);
     let mut chain = Chain {
         committed_before: evidence.committed_before,
+        purged_to: found.start_offset(),
         ..Chain::default()
     };
     // An empty file is continued where it is the youngest and fits, and is where records were lost if
@@ -255,9 +292,14 @@ pub(super) fn build_chain(
         let before = chain.links.last();
         #[cfg(feature = "mutants")]
         let before = before.filter(|_| !super::mutants::lacks(super::mutants::Guard::Continuity));
-        let joins = chain.aside.is_empty() && before.is_none_or(|l| base <= l.extent.end_offset);
+        // What was purged leaves no gap.
+        let ends = before.map(|l| l.extent.end_offset.max(chain.purged_to));
+        let joins = chain.aside.is_empty() && ends.is_none_or(|end| base <= end);
+        // Where no segment is left, the manifest says where the log is.
+        let is_elsewhere = found.log_start.is_some_and(|start| start.offset != base);
         let fits = candidate.scan.is_some()
             && joins
+            && !(before.is_none() && is_elsewhere)
             && before.is_none_or(|l| match left.peek() {
                 None => base == l.extent.end_offset,
                 Some(_) => base == l.readable_end,
@@ -272,6 +314,7 @@ pub(super) fn build_chain(
             chain.aside.push(candidate);
         }
     }
+    chain.purge();
     Ok(chain)
 }
 
@@ -289,9 +332,11 @@ impl Known {
         // A segment is listed, and sealed, only when everything before its base, or its end, is
         // durable.
         let listed = |e: &super::manifest::ManifestEntry| {
-            e.seal.map_or(e.name.base_offset, |s| s.end_offset)
+            let told = e.seal.map_or(e.name.base_offset, |s| s.end_offset);
+            told.min(found.limit_of(e.ordinal))
         };
         let listed = found.entries.iter().map(listed).max().unwrap_or(0);
+        let listed = listed.max(found.start_offset());
         Self {
             committed_before: frames.max(listed),
             by_manifest: listed >= frames,

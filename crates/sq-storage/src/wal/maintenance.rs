@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sq_sim::{Clock, FileSystem};
-use tokio::sync::Notify;
+use tokio::sync::{MutexGuard, Notify};
 use tokio::time::Instant;
 
 use super::ahead::Ahead;
@@ -79,12 +79,7 @@ impl Chore {
                 return None;
             }
         };
-        Some(ManifestEntry {
-            id: segment.id,
-            ordinal: segment.ordinal,
-            name: segment.name,
-            seal,
-        })
+        Some(segment.entry(seal))
     }
 
     /// Whether it may be left undone, so that it never holds up those behind it for long.
@@ -235,9 +230,14 @@ impl Backlog {
         let _ = self.manifest.lock().await;
     }
 
+    /// The manifest, once whoever does chores has let go of it.
+    pub(super) async fn manifest(&self) -> MutexGuard<'_, Manifest> {
+        self.manifest.lock().await
+    }
+
     /// Does what is pending, in order, up to the first chore that fails: that one is tried again with
     /// the next call.
-    pub(super) async fn run<F: FileSystem>(&self, fs: &F) -> Result<()> {
+    pub(super) async fn run<F: FileSystem>(&self, fs: &Arc<F>) -> Result<()> {
         let mut manifest = self.manifest.lock().await;
         loop {
             let Some(next) = self.next() else {
@@ -246,7 +246,7 @@ impl Backlog {
             let count = next.len();
             let done = match next {
                 Next::Lines(lines) => record(fs, &mut manifest, &lines).await,
-                Next::Chore(chore) => chore.run(fs).await,
+                Next::Chore(chore) => chore.run(&**fs).await,
             };
             self.settle(count, done)?;
         }
@@ -298,7 +298,7 @@ impl Next {
 }
 
 async fn record<F: FileSystem>(
-    fs: &F,
+    fs: &Arc<F>,
     manifest: &mut Manifest,
     lines: &[ManifestEntry],
 ) -> Result<()> {
@@ -353,7 +353,7 @@ impl<F: FileSystem> Maintenance<F> {
     /// what is behind it: call again after a while. Nothing that was acknowledged depends on it.
     pub async fn run(&self) -> Result<()> {
         loop {
-            let done = self.backlog.run(&*self.fs).await;
+            let done = self.backlog.run(&self.fs).await;
             let now = Some(self.clock.now());
             if !self.backlog.ahead.zero(&*self.fs, now).await {
                 return done;

@@ -32,11 +32,15 @@
 mod content;
 mod line;
 
-use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fmt, io};
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use sq_sim::{FileHandle, FileSystem};
+
+use super::removal::Trash;
 
 pub use content::ManifestContent;
 pub use line::{
@@ -105,6 +109,11 @@ pub(super) struct Manifest {
     known: ManifestContent,
     /// Where lines are appended; `None` when the file has to be written anew first.
     file: Option<(Box<dyn FileHandle>, u64)>,
+    /// A file that is being written anew.
+    rewrite: Option<Rewrite>,
+    /// What is known is not what the file says, and nothing but the file could say it.
+    is_uncommitted: bool,
+    trash: Arc<Trash>,
 }
 
 impl Manifest {
@@ -115,6 +124,7 @@ impl Manifest {
         dir: PathBuf,
         found: &ManifestContent,
         entries: Vec<ManifestEntry>,
+        trash: Arc<Trash>,
     ) -> Self {
         let known = ManifestContent {
             entries,
@@ -131,7 +141,14 @@ impl Manifest {
         {
             file = Some((handle, len));
         }
-        Self { dir, known, file }
+        Self {
+            dir,
+            known,
+            file,
+            rewrite: None,
+            is_uncommitted: false,
+            trash,
+        }
     }
 
     /// The directory that it lists.
@@ -139,11 +156,41 @@ impl Manifest {
         &self.dir
     }
 
+    /// What becomes of the files of removed segments.
+    pub(super) fn trash(&self) -> &Arc<Trash> {
+        &self.trash
+    }
+
     /// Writes the file anew, so that what it says is durable for certain: what was read from it may
     /// have been in the page cache only.
-    pub(super) async fn make_durable<F: FileSystem>(&mut self, fs: &F) -> io::Result<()> {
+    pub(super) async fn make_durable<F: FileSystem>(&mut self, fs: &Arc<F>) -> io::Result<()> {
         self.file = None;
         self.record(fs, &[]).await
+    }
+
+    /// Changes what nothing but the manifest can say. It takes effect with
+    /// [`commit`](Self::commit), and no other line is written before that.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut ManifestContent)) {
+        change(&mut self.known);
+        self.file = None;
+        self.is_uncommitted = true;
+    }
+
+    /// Makes all changes durable, in one step.
+    pub(super) async fn commit<F: FileSystem>(&mut self, fs: &Arc<F>) -> io::Result<()> {
+        self.finish_what_is_left().await;
+        if self.is_uncommitted {
+            self.record(fs, &[]).await?;
+        }
+        Ok(())
+    }
+
+    /// Brings a rewrite to its end whose caller went away: it must not replace a later one.
+    async fn finish_what_is_left(&mut self) {
+        if let Some(left) = &mut self.rewrite {
+            let _ = left.finish().await;
+            self.rewrite = None;
+        }
     }
 
     /// Adds to or replaces entries, and makes that durable.
@@ -152,13 +199,15 @@ impl Manifest {
     /// call writes the whole file.
     pub(super) async fn record<F: FileSystem>(
         &mut self,
-        fs: &F,
+        fs: &Arc<F>,
         changed: &[ManifestEntry],
     ) -> io::Result<()> {
         let mut lines = BytesMut::with_capacity(changed.len() * MANIFEST_LINE_LEN);
         for entry in changed {
-            lines.put_slice(&ManifestLine::Segment(*entry).encode());
-            self.known.set(*entry);
+            // What was removed stays so.
+            if self.known.set(*entry) {
+                lines.put_slice(&ManifestLine::Segment(*entry).encode());
+            }
         }
         // Taken out while it is in use: an error or a drop leaves `None`, so that nothing is ever
         // appended behind a line whose fate is unknown.
@@ -179,33 +228,73 @@ impl Manifest {
         Ok(())
     }
 
-    async fn write_anew<F: FileSystem>(&self, fs: &F) -> io::Result<(Box<dyn FileHandle>, u64)> {
-        // The name is unique among attempts, since one whose future was dropped may still be
-        // under way. Entries only ever grow or change, so their checksum tells attempts apart.
-        let bytes = self.known.encode();
-        let len = bytes.len() as u64;
-        let mut attempt = u64::from(crc32fast::hash(&bytes));
-        let (temporary, file) = loop {
-            let path = self.dir.join(format!("{attempt:016x}{TEMPORARY_SUFFIX}"));
-            match fs.create_new(&path).await {
-                Ok(file) => break (path, file),
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => attempt += 1 << 32,
-                Err(e) => return Err(e),
-            }
-        };
-        let written = async {
-            file.write_at(0, &[bytes]).await?;
-            file.sync_all().await?;
-            fs.rename(&temporary, &self.dir.join(MANIFEST_NAME)).await?;
-            fs.sync_dir(&self.dir).await
-        };
-        if let Err(e) = written.await {
-            // Best effort: what stays is removed when the partition is opened next.
-            let _ = fs.remove_file(&temporary).await;
-            return Err(e);
-        }
-        Ok((file, len))
+    async fn write_anew<F: FileSystem>(
+        &mut self,
+        fs: &Arc<F>,
+    ) -> io::Result<(Box<dyn FileHandle>, u64)> {
+        self.finish_what_is_left().await;
+        let mut content = self.known.clone();
+        self.trash.strike_off(&mut content.removed);
+        content.drop_what_is_settled();
+        let work = write_file(Arc::clone(fs), self.dir.clone(), content.encode());
+        let rewrite = self.rewrite.insert(Rewrite::new(work));
+        let written = rewrite.finish().await;
+        self.rewrite = None;
+        let written = written?;
+        self.trash.condemn(&self.dir, &content.removed);
+        self.known = content;
+        self.is_uncommitted = false;
+        Ok(written)
     }
+}
+
+/// A file that is being written anew, by whoever polls it. It outlives the call that began it.
+struct Rewrite(Mutex<Pin<Box<dyn Future<Output = Written> + Send>>>);
+
+type Written = io::Result<(Box<dyn FileHandle>, u64)>;
+
+impl Rewrite {
+    fn new(work: impl Future<Output = Written> + Send + 'static) -> Self {
+        Self(Mutex::new(Box::pin(work)))
+    }
+
+    async fn finish(&mut self) -> Written {
+        let work = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        work.as_mut().await
+    }
+}
+
+impl fmt::Debug for Rewrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rewrite")
+    }
+}
+
+/// Writes a whole manifest beside the one that is there, and puts it in its place.
+async fn write_file<F: FileSystem>(fs: Arc<F>, dir: PathBuf, bytes: Bytes) -> Written {
+    // The name is unique among attempts, since one whose writer was dropped may still be under way.
+    let len = bytes.len() as u64;
+    let mut attempt = u64::from(crc32fast::hash(&bytes));
+    let (temporary, file) = loop {
+        let path = dir.join(format!("{attempt:016x}{TEMPORARY_SUFFIX}"));
+        match fs.create_new(&path).await {
+            Ok(file) => break (path, file),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => attempt += 1 << 32,
+            Err(e) => return Err(e),
+        }
+    };
+    let written = async {
+        file.write_at(0, &[bytes]).await?;
+        file.sync_all().await?;
+        fs.rename(&temporary, &dir.join(MANIFEST_NAME)).await?;
+        fs.sync_dir(&dir).await
+    };
+    if let Err(e) = written.await {
+        // Best effort: what stays is removed when the partition is opened next.
+        let _ = fs.remove_file(&temporary).await;
+        return Err(e);
+    }
+    Ok((file, len))
 }
 
 /// Whether a file is a manifest that was never completed.

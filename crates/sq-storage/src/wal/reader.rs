@@ -123,15 +123,42 @@ impl<F: FileSystem> LogReader<F> {
     }
 
     /// Follows [`end_offset`](Self::end_offset). The channel closes with the last handle of the log.
+    ///
+    /// The end moves back where the log is truncated. A value that was overtaken is not seen, so whoever
+    /// has to know of every truncation is told by whoever truncates.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.state.subscribe()
     }
 
-    /// Waits until the log holds the record at `offset`.
+    /// Waits until the log holds the record at `offset`, or is truncated below it: then a read there
+    /// answers [`ReadError::OutOfRange`].
     pub async fn wait_for(&self, offset: u64) {
-        let mut end = self.watch();
-        // The sender lives in the state that this reader shares, so the channel can't close.
-        let _ = end.wait_for(|end| *end > offset).await;
+        let mut watch = self.watch();
+        let removals = self.state.removals();
+        loop {
+            let end = *watch.borrow_and_update();
+            let is_cut_off = end < offset && self.state.removals() != removals;
+            // The sender lives in the state that this reader shares, so the channel can't close.
+            if end > offset || is_cut_off || watch.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Reads once more what was read while something was taken out of the log: it may be of two logs, or
+    /// an error that is none, of a file that is being removed.
+    async fn undisturbed<T, Attempt>(&self, attempt: impl Fn() -> Attempt) -> T
+    where
+        Attempt: Future<Output = T>,
+    {
+        loop {
+            let before = self.state.removals();
+            let read = attempt().await;
+            // Odd while it is under way.
+            if before.is_multiple_of(2) && self.state.removals() == before {
+                return read;
+            }
+        }
     }
 
     /// The segments, oldest first.
@@ -159,6 +186,14 @@ impl<F: FileSystem> LogReader<F> {
     /// frame that holds `offset` can't be read back (damage behind it ends the answer before it),
     /// [`ReadError::Io`] if the file system fails.
     pub async fn read(&self, offset: u64, max_bytes: usize) -> Result<Vec<StoredFrame>, ReadError> {
+        self.undisturbed(|| self.read_once(offset, max_bytes)).await
+    }
+
+    async fn read_once(
+        &self,
+        offset: u64,
+        max_bytes: usize,
+    ) -> Result<Vec<StoredFrame>, ReadError> {
         let (start, end) = (self.start_offset(), self.end_offset());
         if offset < start || offset > end {
             return Err(ReadError::OutOfRange { offset, start, end });
@@ -225,6 +260,14 @@ impl<F: FileSystem> LogReader<F> {
         &self,
         timestamp_ms: i64,
     ) -> Result<Option<StoredFrame>, ReadError> {
+        self.undisturbed(|| self.find_by_timestamp_once(timestamp_ms))
+            .await
+    }
+
+    async fn find_by_timestamp_once(
+        &self,
+        timestamp_ms: i64,
+    ) -> Result<Option<StoredFrame>, ReadError> {
         let end = self.end_offset();
         for segment in self.state.segments().iter() {
             let is_before = |times: SegmentTimes| times.max_timestamp_ms < timestamp_ms;
@@ -246,6 +289,7 @@ impl<F: FileSystem> LogReader<F> {
         timestamp_ms: i64,
         end: u64,
     ) -> Result<Option<StoredFrame>, ReadError> {
+        let start = self.start_offset();
         let opened = match self.open(segment).await {
             // What is missing hides nothing else.
             Err(ReadError::Damaged(_)) => return Ok(None),
@@ -266,7 +310,13 @@ impl<F: FileSystem> LogReader<F> {
                 Ok(Some((_, frame))) => frame,
                 Err(e) => return Err(e),
             };
-            if found.header.record_count > 0 && found.header.max_timestamp_ms >= timestamp_ms {
+            let FrameHeader {
+                record_count,
+                max_timestamp_ms,
+                ..
+            } = found.header;
+            let is_there = record_count > 0 && found.header.end_offset() > start;
+            if is_there && max_timestamp_ms >= timestamp_ms {
                 return Ok(Some(found.into()));
             }
         }
@@ -298,12 +348,21 @@ impl<F: FileSystem> LogReader<F> {
     /// # Errors
     /// As for [`read`](Self::read).
     pub async fn find_max_timestamp(&self) -> Result<Option<StoredFrame>, ReadError> {
-        // A seal can say too much: then indexes alone tell.
+        self.undisturbed(|| self.find_max_timestamp_once()).await
+    }
+
+    async fn find_max_timestamp_once(&self) -> Result<Option<StoredFrame>, ReadError> {
+        // A seal can say too much: then indexes alone tell, and frames, where the log begins within a
+        // segment.
         for trusts_seals in [true, false] {
+            let start = self.start_offset();
             let mut greatest = None;
             for segment in self.state.segments().iter() {
                 let of_segment = match segment.times().filter(|_| trusts_seals) {
                     Some(times) => Some(times.max_timestamp_ms),
+                    None if segment.name.base_offset < start => {
+                        self.max_timestamp_from(segment, start).await?
+                    }
                     None => self.max_timestamp(segment).await?,
                 };
                 greatest = greatest.max(of_segment);
@@ -311,11 +370,39 @@ impl<F: FileSystem> LogReader<F> {
             let Some(timestamp_ms) = greatest else {
                 return Ok(None);
             };
-            if let Some(found) = self.find_by_timestamp(timestamp_ms).await? {
+            if let Some(found) = self.find_by_timestamp_once(timestamp_ms).await? {
                 return Ok(Some(found));
             }
         }
         Ok(None)
+    }
+
+    /// The greatest timestamp of a segment's records from `start` on.
+    async fn max_timestamp_from(
+        &self,
+        segment: &Segment,
+        start: u64,
+    ) -> Result<Option<i64>, ReadError> {
+        let opened = match self.open(segment).await {
+            // What is missing hides nothing else.
+            Err(ReadError::Damaged(_)) => return Ok(None),
+            opened => opened?,
+        };
+        let end = segment.extent().end_offset;
+        let mut greatest = None;
+        let mut walk = self.walk_to(segment, &opened, start, usize::MAX).await?;
+        loop {
+            match self.step(&mut walk, segment, end).await {
+                Err(ReadError::Damaged(_)) if walk.skip().await.map_err(read_error(segment))? => {}
+                Ok(Some((_, Frame { header, .. }))) => {
+                    if header.record_count > 0 && header.end_offset() > start {
+                        greatest = greatest.max(Some(header.max_timestamp_ms));
+                    }
+                }
+                Ok(None) | Err(ReadError::Damaged(_)) => return Ok(greatest),
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     /// The segment that holds `offset`: the last that begins at or before it and holds a record.

@@ -7,7 +7,7 @@
 //! bounds what may be read of it. So nothing is cut away here, nothing needs space, and a crash at
 //! any point leaves a directory that gives the same log again.
 
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,12 +25,13 @@ use super::maintenance::write_index;
 use super::manifest::{
     self, MANIFEST_NAME, Manifest, ManifestContent, ManifestEntry, Seal, read_manifest,
 };
+use super::removal::Trash;
 use super::rewrite::rewrite;
-use super::scan::{Run, Runs, Scope, walk_runs};
+use super::scan::{Run, Runs, Scope, Stop, walk_runs};
 use super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentHeaderError, SegmentName};
 use super::state::{Extent, Segment};
 use crate::error::{DamageReason, Error, Result};
-use crate::frame::{FRAME_HEADER_LEN, FrameHeader};
+use crate::frame::{FRAME_HEADER_LEN, FrameHeader, SEGMENT_ID_POSITION};
 
 /// What opening a partition found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,6 +50,9 @@ pub struct RecoveryReport {
     pub adopted: Vec<PathBuf>,
     /// Segments, and prepared successors, without a single byte of data that were removed.
     pub removed_empty: Vec<PathBuf>,
+    /// Files of segments that a purge or a truncation took out of the log, still to be removed
+    /// ([`WalWriter::removal`](super::WalWriter::removal)).
+    pub to_remove: Vec<PathBuf>,
     /// Acknowledged records that are lost; what is around them can be read.
     pub damage: Vec<Damage>,
     /// Lines of the manifest that could not be read.
@@ -81,6 +85,8 @@ pub(super) struct Recovered {
     pub(super) active: Option<RecoveredActive>,
     /// The newest segment, where it takes no further write and the manifest does not say so yet.
     pub(super) retired: Option<Arc<Segment>>,
+    /// The first offset that the log holds, or would hold.
+    pub(super) start: u64,
     pub(super) next_offset: u64,
     pub(super) next_ordinal: u32,
     /// The bases of files that are no part of the log and may not be gone.
@@ -215,11 +221,13 @@ impl Candidate {
 
 /// Opens a partition's directory.
 pub(super) async fn recover<F: FileSystem>(
-    fs: &F,
+    fs: &Arc<F>,
     config: &WalConfig,
     place: &Place,
     clock: &dyn Clock,
 ) -> Result<Recovered> {
+    let shared = fs;
+    let fs = &**fs;
     let names = list(fs, &place.dir).await?;
     let found = read_manifest(fs, &place.dir)
         .await
@@ -231,12 +239,14 @@ pub(super) async fn recover<F: FileSystem>(
     check_nothing_is_missing(config, place, &names, &found)?;
     let mut candidates = open_candidates(fs, config, place, &names, &found, &mut report).await?;
     let ends = candidates.iter().filter_map(Candidate::readable_end);
-    let prepared = adoption::look(fs, place, &names, ends.collect()).await?;
+    let ends = ends.chain(found.log_start.map(|start| start.offset));
+    let prepared = adoption::look(fs, place, &names, &found, ends.collect()).await?;
     for mut candidate in prepared.switched {
-        scan(fs, config, place, &mut candidate, &mut report).await?;
+        scan(fs, config, place, &found, &mut candidate, &mut report).await?;
         candidates.push(candidate);
     }
     let chain = build_chain(candidates, &found)?;
+    check_that_the_start_is_known(config, place, &names, &found, &chain)?;
     let unexplained = chain.aside.iter().map(Candidate::found_at);
     for path in unexplained.chain(prepared.unexplained.iter().map(PathBuf::as_path)) {
         report.set_aside.push(set_aside(fs, path, &names).await?);
@@ -256,7 +266,7 @@ pub(super) async fn recover<F: FileSystem>(
     let leftovers = chain.empty.iter().map(|c| c.name.base_offset).collect();
     let mut recovered = settle(fs, config, place, clock, chain, &found, report).await?;
     recovered.leftover_bases = leftovers;
-    remove_leftovers(fs, place, &names, &mut recovered).await;
+    remove_leftovers(shared, place, &names, &mut recovered).await;
     remove_prepared(fs, place, prepared.empty, &mut recovered.report).await;
     Ok(recovered)
 }
@@ -281,7 +291,7 @@ fn check_nothing_is_missing(
     let missing = found
         .entries
         .iter()
-        .find(|e| !e.is_empty() && !present.contains(&e.name));
+        .find(|e| !e.is_empty() && !found.is_void(e) && !present.contains(&e.name));
     match missing.filter(|_| !config.serve_around_missing) {
         None => Ok(()),
         Some(entry) => Err(Error::MissingSegment {
@@ -289,6 +299,24 @@ fn check_nothing_is_missing(
             base_offset: entry.name.base_offset,
         }),
     }
+}
+
+/// Where no segment is left, the manifest alone says which offsets were given out.
+fn check_that_the_start_is_known(
+    config: &WalConfig,
+    place: &Place,
+    names: &[(OsString, u64)],
+    found: &ManifestContent,
+    chain: &Chain,
+) -> Result<()> {
+    let is_known = found.is_intact() || found.log_start.is_some() || !chain.links.is_empty();
+    let there_is_one = names.iter().any(|(name, _)| name == MANIFEST_NAME);
+    if is_known || !there_is_one || config.serve_around_missing {
+        return Ok(());
+    }
+    Err(Error::UnknownStart {
+        path: place.dir.join(MANIFEST_NAME),
+    })
 }
 
 fn present(names: &[(OsString, u64)]) -> HashSet<SegmentName> {
@@ -307,6 +335,7 @@ async fn open_candidates<F: FileSystem>(
     report: &mut RecoveryReport,
 ) -> Result<Vec<Candidate>> {
     let listed = found.by_name();
+    let removed: HashMap<_, _> = found.removed.iter().map(|e| (e.name, e.id)).collect();
     let mut candidates = Vec::new();
     for (file_name, len) in names {
         let Some(name) = SegmentName::parse(file_name) else {
@@ -314,6 +343,16 @@ async fn open_candidates<F: FileSystem>(
         };
         let path = place.dir.join(file_name);
         let entry = listed.get(&name).copied();
+        let void = entry.filter(|e| found.is_void(e)).map(|e| e.id);
+        let gone = removed.get(&name).filter(|_| entry.is_none()).copied();
+        let void = void.or(gone);
+        if let Some(id) = void
+            && is_segment(fs, &path, id).await?
+        {
+            report.to_remove.push(path);
+            continue;
+        }
+        let entry = entry.filter(|_| void.is_none());
         let mut candidate = Candidate {
             name,
             path,
@@ -330,13 +369,21 @@ async fn open_candidates<F: FileSystem>(
             }
         } else {
             candidate.entry = entry.filter(|_| seal.is_none());
-            scan(fs, config, place, &mut candidate, report).await?;
+            scan(fs, config, place, found, &mut candidate, report).await?;
             candidate.recognise_removed(entry);
+        }
+        // Its id may never have been known, where its first write was torn.
+        let is_void = void.is_some() && candidate.scan.as_ref().is_some_and(|s| s.first.is_none());
+        let limit = candidate.ordinal().map(|ordinal| found.limit_of(ordinal));
+        if is_void || limit.is_some_and(|limit| name.base_offset >= limit) {
+            report.to_remove.push(candidate.path);
+            continue;
         }
         candidates.push(candidate);
     }
     let present = present(names);
-    let missing = |e: &&ManifestEntry| !e.is_empty() && !present.contains(&e.name);
+    let missing =
+        |e: &&ManifestEntry| !e.is_empty() && !found.is_void(e) && !present.contains(&e.name);
     for entry in found.entries.iter().filter(missing) {
         let (name, path) = (entry.name, place.dir.join(entry.name.file_name()));
         let (entry, unfit) = (Some(*entry), Some(DamageReason::Missing));
@@ -352,11 +399,24 @@ async fn open_candidates<F: FileSystem>(
     Ok(candidates)
 }
 
+/// Whether a file is that of a segment: its first frame says so, whole or not, or there is none.
+async fn is_segment<F: FileSystem>(fs: &F, path: &Path, id: u64) -> Result<bool> {
+    let file = fs
+        .open_read_only(path)
+        .await
+        .map_err(Error::io("open", path))?;
+    let position = (SEGMENT_HEADER_LEN + SEGMENT_ID_POSITION) as u64;
+    let found = file.read_at(position, size_of::<u64>()).await;
+    let found = found.map_err(Error::io("read", path))?;
+    Ok(found.iter().all(|&b| b == 0) || found == id.to_be_bytes()[..])
+}
+
 /// Reads a segment from end to end.
 async fn scan<F: FileSystem>(
     fs: &F,
     config: &WalConfig,
     place: &Place,
+    found: &ManifestContent,
     candidate: &mut Candidate,
     report: &mut RecoveryReport,
 ) -> Result<()> {
@@ -364,7 +424,7 @@ async fn scan<F: FileSystem>(
     let file = fs.open(path).await.map_err(Error::io("open", path))?;
     // A write is at most a largest frame, and a mark before it may be missing as well.
     let max_zeros = config.max_frame_bytes.saturating_add(FRAME_HEADER_LEN) as u64;
-    let scan = read_segment(file, &place.header, candidate, max_zeros).await;
+    let scan = read_segment(file, &place.header, found, candidate, max_zeros).await;
     let scan = scan.map_err(Error::io("read", path))?;
     // The header is durable before the first frame is written: where no frame is, the file was never
     // finished.
@@ -393,6 +453,7 @@ async fn scan<F: FileSystem>(
 async fn read_segment(
     file: Box<dyn FileHandle>,
     header: &SegmentHeader,
+    manifest: &ManifestContent,
     candidate: &Candidate,
     max_zeros: u64,
 ) -> io::Result<Scan> {
@@ -401,6 +462,8 @@ async fn read_segment(
         // As in a walk: a bit may have been lost on the way.
         found = read_header(&*file, header).await?;
     }
+    let listed_ordinal = candidate.entry.map(|e| e.ordinal);
+    let mut cut = Cut::default();
     let (id, base_offset) = (candidate.id(), candidate.name.base_offset);
     let limit = file.len().await?;
     let scope = Scope {
@@ -416,6 +479,10 @@ async fn read_segment(
     let mut last_position = 0;
     let walked = walk_runs(scope, |position, header, begins| {
         first.get_or_insert(*header);
+        let limit = manifest.limit_of(listed_ordinal.unwrap_or(header.ordinal));
+        if !cut.passes(position, header, begins, limit) {
+            return;
+        }
         last_position = position;
         committed_before = header.committed_before.max(committed_before);
         while unproven
@@ -432,6 +499,7 @@ async fn read_segment(
         runs,
         has_data_behind,
     } = walked.await?;
+    let (runs, has_data_behind) = cut.apply(runs, has_data_behind);
     #[cfg(feature = "mutants")]
     let runs = if super::mutants::lacks(super::mutants::Guard::LastFrame) {
         trust_length(runs, limit)
@@ -450,6 +518,51 @@ async fn read_segment(
         unproven,
         index,
     })
+}
+
+/// Where a segment's frames are cut off by a truncation: it is then as if they were not there.
+#[derive(Default)]
+struct Cut {
+    /// The position and the offset of the first of them.
+    at: Option<(u64, u64)>,
+    /// The frames before it in its run.
+    frames: usize,
+}
+
+impl Cut {
+    /// Whether a frame counts, if offsets from `limit` on do not.
+    fn passes(&mut self, position: u64, header: &FrameHeader, begins: bool, limit: u64) -> bool {
+        if self.at.is_none() && header.base_offset.max(header.end_offset()) > limit {
+            self.at = Some((position, header.base_offset));
+        }
+        if self.at.is_some() {
+            if begins && self.at == Some((position, header.base_offset)) {
+                self.frames = 0;
+            }
+            return false;
+        }
+        self.frames = if begins { 1 } else { self.frames + 1 };
+        true
+    }
+
+    /// The runs without what is cut off, and whether anything else stands behind them.
+    fn apply(self, mut runs: Vec<Run>, has_data_behind: bool) -> (Vec<Run>, bool) {
+        let Some((position, offset)) = self.at else {
+            return (runs, has_data_behind);
+        };
+        let cut = runs.iter().position(|run| run.end_position > position);
+        runs.truncate(cut.map_or(runs.len(), |n| n + 1));
+        if self.frames == 0 && runs.len() > 1 {
+            // It is the first of its run.
+            runs.pop();
+        } else if let Some(last) = runs.last_mut() {
+            last.end_position = position;
+            last.end_offset = offset;
+            last.frames = self.frames;
+            last.stop = Stop::End;
+        }
+        (runs, false)
+    }
 }
 
 #[cfg(feature = "mutants")]
@@ -541,7 +654,7 @@ async fn settle<F: FileSystem>(
     found: &ManifestContent,
     mut report: RecoveryReport,
 ) -> Result<Recovered> {
-    let next_offset = chain.end_offset();
+    let (start, next_offset) = (chain.start_offset(), chain.end_offset());
     let mut next_ordinal = next_ordinal(&chain, found);
     let mut entries: Vec<_> = chain
         .empty
@@ -549,6 +662,9 @@ async fn settle<F: FileSystem>(
         .filter_map(Candidate::removed_entry)
         .collect();
     report.removed_empty = chain.empty.into_iter().map(|c| c.path).collect();
+    report
+        .to_remove
+        .extend(chain.purged.into_iter().map(|l| l.candidate.path));
     let mut segments = Vec::new();
     let mut untrimmed = Vec::new();
     let mut newest = None;
@@ -579,11 +695,22 @@ async fn settle<F: FileSystem>(
             retired = Some(Arc::clone(segment));
         }
     }
-    let manifest = Manifest::adopt(fs, place.dir.clone(), found, entries).await;
+    let by_path: HashMap<_, _> = found
+        .removed
+        .iter()
+        .map(|e| (place.dir.join(e.name.file_name()), e.id))
+        .collect();
+    let files = report.to_remove.iter().cloned();
+    let files: Vec<_> = files
+        .map(|path| (path.clone(), by_path.get(&path).copied()))
+        .collect();
+    let trash = Trash::found(&found.removed, &files);
+    let manifest = Manifest::adopt(fs, place.dir.clone(), found, entries, trash).await;
     Ok(Recovered {
         segments,
         active,
         retired,
+        start,
         next_offset,
         next_ordinal,
         leftover_bases: BTreeSet::new(),
@@ -641,8 +768,12 @@ fn next_ordinal(chain: &Chain, found: &ManifestContent) -> u32 {
         .chain(&chain.empty)
         .chain(&chain.aside)
         .filter_map(Candidate::ordinal);
-    let listed = found.entries.iter().map(|e| e.ordinal);
-    files.chain(listed).max().map_or(0, |o| o.saturating_add(1))
+    let listed = found.entries.iter().chain(&found.removed);
+    let taken = files.chain(listed.map(|e| e.ordinal)).max();
+    let cuts = found.truncations.iter().map(|cut| cut.before_ordinal);
+    let started = found.log_start.map(|start| start.next_ordinal);
+    let next = taken.map(|ordinal| ordinal.saturating_add(1));
+    cuts.chain(started).chain(next).max().unwrap_or(0)
 }
 
 /// Makes ready the segment that appends go on in.
@@ -700,7 +831,7 @@ async fn remove_prepared<F: FileSystem>(
 /// back at a power loss, and must not be taken for more than it was. A failure costs nothing but the
 /// leftover.
 async fn remove_leftovers<F: FileSystem>(
-    fs: &F,
+    fs: &Arc<F>,
     place: &Place,
     names: &[(OsString, u64)],
     recovered: &mut Recovered,

@@ -12,6 +12,8 @@ use bytes::Bytes;
 use sq_sim::{Clock, DurableWriteError, FileHandle, FileSystem, Instant};
 
 use super::chain::Damage;
+use super::index::{Index, checksum};
+use super::index_file;
 use super::reader::LogReader;
 use super::scan::{Run, Runs, Scope, walk_runs};
 use super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentHeaderError};
@@ -22,8 +24,8 @@ use crate::error::{DamageReason, Evidence};
 /// Something that a check found. Nothing was changed by it, and what is around it can be read.
 #[derive(Debug)]
 pub enum ScrubFinding {
-    /// Bytes that are not what was written. `offsets` is empty where no record is lost: in a header,
-    /// or in a mark.
+    /// Bytes that are not what was written. `offsets` is empty where no record is lost: in a header, in
+    /// a mark, or in an index, which is made anew when it is needed.
     Damage(Damage),
     /// A file that could not be read to its end.
     Unreadable {
@@ -141,7 +143,45 @@ impl Scrub {
             Ok(Runs { runs, .. }) => findings.extend(holes(&runs, segment, extent)),
             Err(source) => findings.push(unreadable(path, source)),
         }
+        findings.extend(self.check_index(fs, segment, extent).await);
         findings
+    }
+
+    /// Checks the index file, if there is one, against the checksum that the manifest has of it. A wrong
+    /// one is made anew by the first reader that needs it.
+    async fn check_index<F: FileSystem>(
+        &self,
+        fs: &F,
+        segment: &Segment,
+        extent: Extent,
+    ) -> Option<ScrubFinding> {
+        let listed = segment.index_checksum();
+        let mut is_right = false;
+        // Twice, as in a walk: a bit may have been lost on the way.
+        for _ in 0..2 {
+            self.pace.wait().await;
+            let file = index_file::read(fs, segment)
+                .await
+                .filter(|_| listed != 0)?;
+            self.pace.took(file.len());
+            is_right |=
+                Index::decode(&file, &segment.subject()).is_some() && checksum(&file) == listed;
+            if is_right {
+                break;
+            }
+        }
+        if is_right || segment.index_checksum() != listed || segment.extent() != extent {
+            return None;
+        }
+        let dir = segment.path.parent().unwrap_or(Path::new(""));
+        let base = segment.name.base_offset;
+        Some(ScrubFinding::Damage(Damage {
+            path: index_file::path(dir, &segment.name),
+            position: 0,
+            offsets: base..base,
+            reason: DamageReason::Index,
+            evidence: Evidence::Manifest(extent.end_offset),
+        }))
     }
 }
 

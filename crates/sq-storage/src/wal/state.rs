@@ -1,16 +1,17 @@
 //! What the writer and the readers of a partition share.
 
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use sq_sim::{FileHandle, FileSystem};
+use sq_sim::{FileHandle, FileSystem, Instant};
 use tokio::sync::watch;
 
 use super::cache::{SealedIndex, SegmentCache, Slot};
 use super::index::{Index, Subject};
-use super::manifest::{Seal, SegmentTimes};
+use super::manifest::{ManifestEntry, Seal, SegmentTimes};
 use super::segment::SegmentName;
 use super::tail::{Tail, TailCache};
 use crate::frame::FrameHeader;
@@ -26,6 +27,8 @@ pub(super) struct Segment {
     /// Where its file is until it has its name.
     prepared: Mutex<Option<PathBuf>>,
     extent: Mutex<Extent>,
+    /// When the last record was appended, if that was in this life of the process.
+    appended_at: Mutex<Option<Instant>>,
     /// When the records of a segment are from that takes no more of them.
     times: OnceLock<SegmentTimes>,
     /// What is known of the frames' places while the segment takes records, and until that is in a file.
@@ -60,6 +63,7 @@ impl Segment {
             path,
             prepared: Mutex::new(None),
             extent: Mutex::new(extent),
+            appended_at: Mutex::new(None),
             times: OnceLock::new(),
             live_index: Mutex::default(),
             index_checksum: AtomicU32::new(0),
@@ -190,8 +194,39 @@ impl Segment {
         }
     }
 
+    /// Its line in the manifest.
+    pub(super) fn entry(&self, seal: Option<Seal>) -> ManifestEntry {
+        ManifestEntry {
+            id: self.id,
+            ordinal: self.ordinal,
+            name: self.name,
+            seal,
+        }
+    }
+
+    /// The same segment, of which less counts.
+    pub(super) fn cut(&self, extent: Extent) -> Self {
+        let (name, path) = (self.name, self.path.clone());
+        let cut = Self::new(self.id, self.ordinal, name, path, extent);
+        // Its records may be older than that: then it is kept for longer.
+        cut.set_times(self.times());
+        *lock(&cut.appended_at) = self.appended_at();
+        cut
+    }
+
     pub(super) fn extent(&self) -> Extent {
         *lock(&self.extent)
+    }
+
+    /// When its last record was appended, if that was in this life of the process.
+    pub(super) fn appended_at(&self) -> Option<Instant> {
+        *lock(&self.appended_at)
+    }
+
+    /// Takes in what was appended at a time.
+    pub(super) fn append(&self, extent: Extent, at: Instant) {
+        *lock(&self.appended_at) = Some(at);
+        self.extend(extent);
     }
 
     pub(super) fn extend(&self, extent: Extent) {
@@ -207,6 +242,8 @@ pub(super) struct LogState {
     tail: Arc<Tail>,
     segment_cache: SegmentCache,
     end: watch::Sender<u64>,
+    /// How often something was taken out of the log, twice each: before and after.
+    removals: AtomicU64,
 }
 
 impl LogState {
@@ -223,7 +260,32 @@ impl LogState {
             segments: RwLock::new(Arc::new(segments)),
             start: AtomicU64::new(start),
             end: watch::Sender::new(end),
+            removals: AtomicU64::new(0),
         }
+    }
+
+    /// Takes something out of the log, at either end: these segments are left, and these offsets.
+    pub(super) fn remove(&self, segments: Vec<Arc<Segment>>, offsets: Range<u64>) {
+        self.removals.fetch_add(1, Ordering::AcqRel);
+        self.start.store(offsets.start, Ordering::Release);
+        *self
+            .segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(segments);
+        self.tail.forget_before(offsets.start);
+        self.tail.forget_from(offsets.end);
+        self.end.send_if_modified(|end| {
+            let moved = *end != offsets.end;
+            *end = offsets.end;
+            moved
+        });
+        self.removals.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Changes whenever something is taken out of the log: what was read of it across a change may be
+    /// of two logs, or of a file that is being removed.
+    pub(super) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
     }
 
     /// The segments, oldest first.
@@ -266,7 +328,8 @@ impl LogState {
         self.end.subscribe()
     }
 
-    /// Makes everything below `end` readable. The end never moves backwards.
+    /// Makes everything below `end` readable. It never moves the end backwards: only
+    /// [`remove`](Self::remove) does.
     pub(super) fn publish(&self, end: u64) {
         self.end.send_if_modified(|current| {
             let forward = end > *current;

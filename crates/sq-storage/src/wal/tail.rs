@@ -214,10 +214,6 @@ impl Tail {
     }
 
     /// Lets go of what lies at or behind `offset`: it is not in the log any more.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for truncation, which is not in yet")
-    )]
     pub(super) fn forget_from(self: &Arc<Self>, offset: u64) {
         let mut dropped = Vec::new();
         let mut order = lock(&self.cache.0.order);
@@ -232,10 +228,6 @@ impl Tail {
     }
 
     /// Lets go of what lies before `offset`: nobody reads it any more.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for truncation, which is not in yet")
-    )]
     pub(super) fn forget_before(self: &Arc<Self>, offset: u64) {
         let mut dropped = Vec::new();
         let mut order = lock(&self.cache.0.order);

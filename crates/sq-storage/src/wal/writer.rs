@@ -22,6 +22,7 @@ use super::maintenance::{Backlog, Chore, Maintenance};
 use super::prepared::Prepared;
 use super::reader::{LogReader, StoredFrame};
 use super::recovery::{Place, Recovered, RecoveryReport, recover};
+use super::removal::Trash;
 use super::segment::SegmentHeader;
 use super::state::{Extent, LogState, Segment};
 use crate::error::{Error, Result};
@@ -46,22 +47,22 @@ static ZERO_PAGE: [u8; PAGE_LEN] = [0; PAGE_LEN];
 /// For the same reason, open a partition again within a process only once no dropped call's operation
 /// can still be under way: where a file system has threads of its own, such an operation goes on.
 pub struct WalWriter<F: FileSystem> {
-    fs: Arc<F>,
-    config: WalConfig,
+    pub(super) fs: Arc<F>,
+    pub(super) config: WalConfig,
     topic: TopicName,
     partition: u32,
-    clock: Arc<dyn Clock>,
-    place: Place,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) place: Place,
     active_segment: Option<Box<dyn FileHandle>>,
-    segment_base_offset: u64,
+    pub(super) segment_base_offset: u64,
     /// Where the next frame starts, in bytes.
     segment_position: u64,
-    next_offset: u64,
+    pub(super) next_offset: u64,
     segment_opened_at: Instant,
     /// How old the segment already was then, from before a restart.
     segment_age_when_opened: Duration,
     /// What the readers see of the active segment.
-    segment: Option<Arc<Segment>>,
+    pub(super) segment: Option<Arc<Segment>>,
     /// The highest `committed_before` that a frame of the active segment says.
     told_committed: u64,
     /// Something was written that no sync covers yet.
@@ -70,7 +71,7 @@ pub struct WalWriter<F: FileSystem> {
     unsynced: Unsynced,
     /// A write is under way; still set at the next call, it was dropped and its fate is unknown.
     write_under_way: bool,
-    closed: Vec<ClosedSegment>,
+    pub(super) closed: Vec<ClosedSegment>,
     /// The successor that is ready.
     armed: Option<Prepared<F>>,
     /// The base of the last file that was created, or was about to be.
@@ -79,10 +80,16 @@ pub struct WalWriter<F: FileSystem> {
     leftover_bases: BTreeSet<u64>,
     /// A segment began and its chores were not looked at yet.
     has_rolled: bool,
-    next_ordinal: u32,
+    pub(super) next_ordinal: u32,
     poisoned_in_a_row: u32,
-    backlog: Arc<Backlog>,
-    state: Arc<LogState>,
+    /// When the log was opened, by either clock.
+    pub(super) opened_at: Instant,
+    pub(super) opened_ms: u64,
+    pub(super) backlog: Arc<Backlog>,
+    pub(super) trash: Arc<Trash>,
+    /// Where the end was moved to, which only the manifest can say: until it does, nothing is appended.
+    pub(super) moved_end: Option<u64>,
+    pub(super) state: Arc<LogState>,
     report: RecoveryReport,
 }
 
@@ -121,7 +128,7 @@ impl<F: FileSystem> WalWriter<F> {
                 .join(partition.to_string()),
             header: SegmentHeader::new(&topic, partition),
         };
-        let recovered = recover(&*fs, &config, &place, &*clock).await?;
+        let recovered = recover(&fs, &config, &place, &*clock).await?;
         Ok(Self::continue_from(
             fs, config, topic, partition, clock, place, recovered,
         ))
@@ -136,7 +143,7 @@ impl<F: FileSystem> WalWriter<F> {
         place: Place,
         recovered: Recovered,
     ) -> Self {
-        let start = recovered.segments.first().map_or(0, |s| s.name.base_offset);
+        let start = recovered.start;
         let next_offset = recovered.next_offset;
         let tail_cache = config.tail_cache.clone();
         let segment_cache = config.segment_cache.clone();
@@ -144,6 +151,8 @@ impl<F: FileSystem> WalWriter<F> {
             segment_base_offset: next_offset,
             segment_position: 0,
             segment_opened_at: clock.now(),
+            opened_at: clock.now(),
+            opened_ms: clock.wall_ms(),
             fs,
             config,
             topic,
@@ -165,6 +174,8 @@ impl<F: FileSystem> WalWriter<F> {
             has_rolled: false,
             next_ordinal: recovered.next_ordinal,
             poisoned_in_a_row: 0,
+            trash: Arc::clone(recovered.manifest.trash()),
+            moved_end: None,
             backlog: Arc::new(Backlog::new(recovered.manifest)),
             state: Arc::new(LogState::new(
                 recovered.segments,
@@ -331,6 +342,9 @@ impl<F: FileSystem> WalWriter<F> {
         };
         self.check(first, self.next_offset)?;
         self.retire_if_abandoned();
+        if self.moved_end.is_some() {
+            self.commit().await?;
+        }
         self.check_writable()?;
         self.settle_unsynced(self.is_full_for(first)).await?;
         if self.active_segment.is_none() || self.is_full_for(first) {
@@ -369,10 +383,11 @@ impl<F: FileSystem> WalWriter<F> {
         self.next_offset = group.end_offset;
         self.poisoned_in_a_row = 0;
         let bytes = self.segment_position;
-        segment.extend(Extent {
+        let extent = Extent {
             end_offset: self.next_offset,
             bytes,
-        });
+        };
+        segment.append(extent, self.clock.now());
         if self.state.tail().is_on() {
             self.state.tail().push(stored(&group.headers, frames));
         }
@@ -565,13 +580,14 @@ impl<F: FileSystem> WalWriter<F> {
         self.armed = None;
         self.do_chores().await;
         self.backlog.end();
-        Ok(())
+        self.commit().await
     }
 
     /// Lets go of a log that nobody will open again: makes nothing durable, and returns when
     /// [`Maintenance`] has nothing more under way in its directory.
     pub async fn abandon(self) {
         self.backlog.end_and_settle().await;
+        self.trash.end_and_settle().await;
     }
 }
 
@@ -579,6 +595,7 @@ impl<F: FileSystem> Drop for WalWriter<F> {
     fn drop(&mut self) {
         // Whoever opens the partition next must not meet what this writer left to be done.
         self.backlog.end();
+        self.trash.end();
     }
 }
 

@@ -132,18 +132,19 @@ impl Life {
 
     async fn step(&mut self, which: usize, log: &mut Writer) {
         match self.rng.random_range(0..100) {
-            0..36 => {
+            0..30 => {
                 let (value, time) = (self.payload(), self.time());
                 let oracle = &mut self.logs[which].oracle;
                 let _ = oracle.append_at(log, value, time).await;
             }
-            36..50 => {
+            30..43 => {
                 let batches = self.batches();
                 let oracle = &mut self.logs[which].oracle;
                 let _ = oracle.append_batches(log, &batches).await;
             }
-            50..54 => self.roll(which, log).await,
-            54..62 => self.drop_an_append(which, log).await,
+            43..46 => self.roll(which, log).await,
+            46..52 => self.drop_an_append(which, log).await,
+            52..62 => self.take_out(which, log).await,
             62..67 => {
                 let _ = log.mark().await;
             }
@@ -268,6 +269,51 @@ impl Life {
         }
     }
 
+    /// Truncates or purges, or removes what that left; now and then the call is dropped.
+    async fn take_out(&mut self, which: usize, log: &mut Writer) {
+        let polls = match self.rng.random_range(0..4) {
+            0 => self.rng.random_range(0..25),
+            _ => usize::MAX,
+        };
+        let oracle = &mut self.logs[which].oracle;
+        match self.rng.random_range(0..5) {
+            0 | 1 => {
+                let offset = if self.rng.random_range(0..8) == 0 {
+                    self.rng.random_range(0..=oracle.end() + 2)
+                } else {
+                    // Mostly of late.
+                    let boundaries = oracle.boundaries();
+                    let most = self.rng.random_range(1..=boundaries.len().min(12));
+                    boundaries[boundaries.len() - most]
+                };
+                let done = poll_n_then_drop(log.truncate_from(offset), polls).await;
+                if let Some(Err(e)) = &done
+                    && e.action() == Action::GiveUp
+                {
+                    let at_a_boundary = oracle.boundaries().contains(&offset);
+                    assert!(!at_a_boundary, "{e}");
+                }
+                oracle.truncated(log, offset, matches!(done, Some(Ok(()))));
+            }
+            2 | 3 => {
+                let beyond = self.rng.random_range(0..12) == 0;
+                let most = oracle.end() + if beyond { 5 } else { 0 };
+                let least = oracle.start().saturating_sub(1);
+                // Mostly little.
+                let most = most.min(least + *[4, 4, 20, 1 << 30].choose(&mut self.rng).unwrap());
+                let offset = self.rng.random_range(least..=most.max(least));
+                let done = poll_n_then_drop(log.purge_to(offset), polls).await;
+                oracle.purged(log, offset, matches!(done, Some(Ok(()))));
+            }
+            _ => {
+                let removal = log.removal();
+                if let Some(Ok(())) = poll_n_then_drop(removal.run(), polls).await {
+                    assert!(!removal.is_pending());
+                }
+            }
+        }
+    }
+
     fn inject(&mut self) {
         let errno = *[Errno::Io, Errno::NoSpace, Errno::TooManyOpenFiles]
             .choose(&mut self.rng)
@@ -324,7 +370,7 @@ impl Life {
         let reader = log.reader();
         oracle.verify(&reader).await;
         for _ in 0..4 {
-            let offset = self.rng.random_range(0..=oracle.end());
+            let offset = self.rng.random_range(oracle.start()..=oracle.end());
             let time = self.rng.random_range(-2..1001);
             oracle.look_up(&reader, offset, time).await;
         }

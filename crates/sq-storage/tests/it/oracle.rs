@@ -58,14 +58,104 @@ impl From<StoredFrame> for Entry {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Oracle {
-    /// Each frame and the offset at which it begins.
+    /// Each frame and the offset at which it begins, of those that hold a record from the start on.
     acknowledged: Vec<(u64, Entry)>,
+    start: u64,
     end: u64,
     /// For each offset from the end on, what was given to an append that failed there.
     open: BTreeMap<u64, Vec<Entry>>,
+    /// Where the log may start again after a crash, as a purge was not confirmed.
+    earlier_start: Option<u64>,
+    /// What the log may be again after a crash, as what moved its end was not confirmed.
+    before: Option<Box<Oracle>>,
 }
 
 impl Oracle {
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The offsets at which frames begin, and the end.
+    pub(crate) fn boundaries(&self) -> Vec<u64> {
+        let bases = self.acknowledged.iter().map(|(base, _)| *base);
+        bases
+            .chain([self.end])
+            .filter(|o| *o >= self.start)
+            .collect()
+    }
+
+    /// The log may start further back than a purge said.
+    pub(crate) fn starts_at(&mut self, start: u64) {
+        assert!(start <= self.start);
+        self.earlier_start = Some(start);
+    }
+
+    /// Truncates the log and notes what came of it.
+    pub(crate) async fn truncate_from(&mut self, log: &mut Writer, offset: u64) -> Result<()> {
+        let done = log.truncate_from(offset).await;
+        self.truncated(log, offset, done.is_ok());
+        done
+    }
+
+    /// Notes what came of a truncation, which may have been dropped.
+    pub(crate) fn truncated(&mut self, log: &Writer, offset: u64, confirmed: bool) {
+        let is_cut = log.next_offset() != self.end;
+        assert!(is_cut || !confirmed || offset >= self.end);
+        if is_cut {
+            assert_eq!(log.next_offset(), offset);
+            let before = Box::new(self.clone());
+            self.acknowledged.retain(|(base, _)| *base < offset);
+            self.end = offset;
+            self.open.clear();
+            self.before = Some(before);
+        }
+        if confirmed {
+            self.confirm();
+        }
+    }
+
+    /// Purges the log and notes what came of it.
+    pub(crate) async fn purge_to(&mut self, log: &mut Writer, offset: u64) -> Result<()> {
+        let done = log.purge_to(offset).await;
+        self.purged(log, offset, done.is_ok());
+        done
+    }
+
+    /// Notes what came of a purge, which may have been dropped.
+    pub(crate) fn purged(&mut self, log: &Writer, offset: u64, confirmed: bool) {
+        let start = log.reader().start_offset();
+        assert!(start == self.start || start == offset);
+        assert!(!confirmed || start >= offset);
+        if start != self.start {
+            let before = self.clone();
+            self.earlier_start = Some(self.start);
+            self.start = start;
+            if start > self.end {
+                self.end = start;
+                self.open.clear();
+                self.before = Some(Box::new(before));
+            }
+            self.let_go();
+        }
+        assert_eq!(log.next_offset(), self.end);
+        if confirmed {
+            self.confirm();
+        }
+    }
+
+    /// What was done to the log's ends is durable.
+    fn confirm(&mut self) {
+        (self.earlier_start, self.before) = (None, None);
+    }
+
+    /// Forgets what lies before the start.
+    fn let_go(&mut self) {
+        let start = self.start;
+        let ends_behind =
+            |(base, entry): &(u64, Entry)| base + u64::from(entry.record_count) > start;
+        self.acknowledged.retain(ends_behind);
+    }
+
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
@@ -153,6 +243,8 @@ impl Oracle {
     }
 
     fn acknowledge_entry(&mut self, entry: Entry) {
+        // Nothing is appended before the end is certain.
+        self.before = None;
         let offset = self.end;
         self.end += u64::from(entry.record_count);
         self.acknowledged.push((offset, entry));
@@ -164,6 +256,30 @@ impl Oracle {
     pub(crate) async fn check(&mut self, log: &Writer) {
         let reader = log.reader();
         assert_eq!(reader.end_offset(), log.next_offset());
+        if let Some(before) = self.before.take()
+            && before.fits(&reader).await
+        {
+            *self = *before;
+        }
+        let start = reader.start_offset();
+        assert!(
+            start == self.start || Some(start) == self.earlier_start,
+            "the log starts at {start}, not at {} or {:?}",
+            self.start,
+            self.earlier_start
+        );
+        if start != self.start {
+            // What the purge had let go of is not known any more, only where it is.
+            let until = self
+                .acknowledged
+                .first()
+                .map_or(self.end, |(base, _)| *base);
+            let mut back = entries(&reader, start..until).await;
+            back.retain(|(base, _)| *base < until);
+            self.acknowledged.splice(0..0, back);
+            self.start = start;
+        }
+        self.earlier_start = None;
         assert!(
             log.next_offset() >= self.end,
             "everything below {} was acknowledged, the log ends at {}",
@@ -182,17 +298,37 @@ impl Oracle {
         self.verify(&reader).await;
     }
 
+    /// Whether a log that was just opened is this one.
+    async fn fits(&self, reader: &Reader) -> bool {
+        let (start, end) = (reader.start_offset(), reader.end_offset());
+        if end < self.end || (start != self.start && Some(start) != self.earlier_start) {
+            return false;
+        }
+        let Some((base, entry)) = self.acknowledged.last() else {
+            return true;
+        };
+        let found = reader.read(*base, 1).await.unwrap().into_iter().next();
+        found.is_some_and(|f| f.base_offset == *base && Entry::from(f) == *entry)
+    }
+
     /// Compares what a reader sees with what was acknowledged, which is all that it may see.
     pub(crate) async fn verify(&self, reader: &Reader) {
-        let found = entries(reader, 0..self.end).await;
+        assert_eq!(reader.start_offset(), self.start);
+        let found = entries(reader, self.start..self.end).await;
         for (found, expected) in found.iter().zip(&self.acknowledged) {
             assert_eq!(found, expected);
         }
         assert_eq!(found.len(), self.acknowledged.len());
-        let error = reader.read(self.end + 1, 1).await.unwrap_err();
-        assert!(matches!(error, ReadError::OutOfRange { .. }), "{error}");
-        let mut end = 0;
-        for segment in reader.segments() {
+        for outside in [self.start.checked_sub(1), Some(self.end + 1)] {
+            let Some(outside) = outside else { continue };
+            let error = reader.read(outside, 1).await.unwrap_err();
+            assert!(matches!(error, ReadError::OutOfRange { .. }), "{error}");
+        }
+        let segments = reader.segments();
+        let first = segments.first().map_or(self.start, |s| s.base_offset);
+        assert!(first <= self.start, "{first} is behind {}", self.start);
+        let mut end = first;
+        for segment in segments {
             assert_eq!(segment.base_offset, end, "{}", segment.path.display());
             end = segment.end_offset;
         }
@@ -235,7 +371,8 @@ fn assert_same(
     assert_eq!(found.as_ref(), expected, "{what} {wanted}");
 }
 
-/// The frames between two offsets at which frames begin, each right behind the one before it.
+/// The frames that hold the offsets from one to another at which a frame begins, each right behind the
+/// one before it.
 async fn entries(reader: &Reader, offsets: Range<u64>) -> Vec<(u64, Entry)> {
     let mut found = Vec::new();
     let mut next = offsets.start;
@@ -243,7 +380,9 @@ async fn entries(reader: &Reader, offsets: Range<u64>) -> Vec<(u64, Entry)> {
         let frames = reader.read(next, 1 << 20).await.unwrap();
         assert!(!frames.is_empty(), "nothing at offset {next}");
         for frame in frames {
-            assert_eq!(frame.base_offset, next);
+            // The log may begin within a batch.
+            let is_first = found.is_empty() && frame.base_offset < next;
+            assert!(is_first || frame.base_offset == next);
             next = frame.end_offset();
             found.push((frame.base_offset, frame.into()));
         }

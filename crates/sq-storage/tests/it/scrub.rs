@@ -26,7 +26,8 @@ async fn check(machine: &Machine, reader: &Reader) -> (ScrubTotals, Vec<Place>) 
     let scrub = scrub(machine, 1 << 20);
     let checking = scrub.check(reader, |finding| match finding {
         ScrubFinding::Damage(d) => {
-            assert!(matches!(d.evidence, Evidence::Readable(_)));
+            let of_index = d.reason == DamageReason::Index;
+            assert!(of_index || matches!(d.evidence, Evidence::Readable(_)));
             found.push((d.path, d.position, d.offsets));
         }
         ScrubFinding::Unreadable { path, .. } => found.push((path, u64::MAX, 0..0)),
@@ -225,5 +226,28 @@ fn what_is_reported_says_why() {
         let [DamageReason::Header(_), DamageReason::Missing] = &reasons[..] else {
             panic!("{reasons:?}");
         };
+    });
+}
+
+#[test]
+fn an_index_that_is_not_what_was_written_is_found() {
+    block_on(async {
+        let machine = Machine::new(67);
+        let mut log = three_segments(&machine).await;
+        log.close_active_segment().await.unwrap();
+        drop(log);
+        let log = machine.open().await;
+        let index = segment(4).with_extension("index");
+        let whole = machine.fs.read_file(&index).unwrap();
+        assert_eq!(check(&machine, &log.reader()).await.1, vec![]);
+        for byte in 0..whole.len() {
+            machine.fs.flip_bit(&index, byte as u64, 1).unwrap();
+            let (_, found) = check(&machine, &log.reader()).await;
+            assert_eq!(found, [(index.clone(), 0, 4..4)], "byte {byte}");
+            machine.fs.write_file(&index, whole.clone()).unwrap();
+        }
+        // Where there is none, it is made when it is needed.
+        machine.fs.delete_file(&index).unwrap();
+        assert_eq!(check(&machine, &log.reader()).await.1, vec![]);
     });
 }

@@ -1,6 +1,6 @@
 //! What a manifest says, from its lines.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -69,11 +69,59 @@ impl ManifestContent {
         self.is_intact() && !self.is_older
     }
 
-    /// Takes in a change of a segment, or a new one.
-    pub(super) fn set(&mut self, entry: ManifestEntry) {
+    /// The offset below which the log holds nothing, as far as the manifest says it.
+    pub(in super::super) fn start_offset(&self) -> u64 {
+        self.log_start.map_or(0, |start| start.offset)
+    }
+
+    /// The offset from which on it is void what a segment of this ordinal holds and says.
+    pub(in super::super) fn limit_of(&self, ordinal: u32) -> u64 {
+        let cuts = self.truncations.iter();
+        let cuts = cuts.filter(|cut| ordinal < cut.before_ordinal);
+        cuts.map(|cut| cut.offset).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether no part of a segment is part of the log any more.
+    pub(in super::super) fn is_void(&self, entry: &ManifestEntry) -> bool {
+        let (base, start) = (entry.name.base_offset, self.start_offset());
+        let is_purged = base < start && entry.seal.is_some_and(|s| s.end_offset <= start);
+        is_purged || base >= self.limit_of(entry.ordinal)
+    }
+
+    /// Takes in a change of a segment, or a new one; whether that is one of the log.
+    pub(in super::super) fn set(&mut self, entry: ManifestEntry) -> bool {
+        if self.removed.iter().any(|e| e.id == entry.id) {
+            return false;
+        }
         match self.entries.iter_mut().find(|e| e.id == entry.id) {
             Some(known) => *known = entry,
             None => self.entries.push(entry),
+        }
+        true
+    }
+
+    /// Takes segments out of the log.
+    pub(in super::super) fn remove(&mut self, removed: &[ManifestEntry]) {
+        let ids: HashSet<_> = removed.iter().map(|e| e.id).collect();
+        self.entries.retain(|e| !ids.contains(&e.id));
+        self.removed.retain(|e| !ids.contains(&e.id));
+        self.removed.extend(removed);
+    }
+
+    /// Drops the truncations that say nothing any more: of segments that are gone, or no more than a
+    /// later one says.
+    pub(super) fn drop_what_is_settled(&mut self) {
+        let segments = self.entries.iter().chain(&self.removed);
+        let oldest = segments.map(|e| e.ordinal).min();
+        let cuts = std::mem::take(&mut self.truncations);
+        for cut in cuts {
+            if oldest.is_none_or(|ordinal| ordinal >= cut.before_ordinal) {
+                continue;
+            }
+            self.truncations.retain(|earlier| {
+                earlier.offset < cut.offset || earlier.before_ordinal > cut.before_ordinal
+            });
+            self.truncations.push(cut);
         }
     }
 

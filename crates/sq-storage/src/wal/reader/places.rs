@@ -8,6 +8,7 @@ use sq_sim::FileSystem;
 use super::super::cache::{OpenFile, SealedIndex};
 use super::super::index::{Index, checksum};
 use super::super::index_file;
+use super::super::manifest::SegmentTimes;
 use super::super::scan::{Expected, Scope, Walk, Window, frame_at, walk_runs};
 use super::super::segment::SEGMENT_HEADER_LEN;
 use super::super::state::Segment;
@@ -94,6 +95,19 @@ impl<F: FileSystem> LogReader<F> {
         };
         let sealed = self.sealed_index(segment, &opened).await?;
         Ok(greatest(&sealed.index))
+    }
+
+    /// When a segment's records are from, by its index; `None` where its file does not tell.
+    pub(in super::super) async fn times_of(&self, segment: &Segment) -> Option<SegmentTimes> {
+        if let Some(times) = segment.in_live_index(Index::times) {
+            return times;
+        }
+        let opened = self.open(segment).await.ok()?;
+        self.sealed_index(segment, &opened)
+            .await
+            .ok()?
+            .index
+            .times()
     }
 
     /// The index of a segment that takes no more records: from memory, from its file, or made anew.

@@ -24,14 +24,14 @@ impl<F: FileSystem> WalWriter<F> {
     }
 
     /// Ends the active file if an earlier call was dropped while it wrote.
-    pub(super) fn retire_if_abandoned(&mut self) {
+    pub(in super::super) fn retire_if_abandoned(&mut self) {
         if std::mem::take(&mut self.write_under_way) {
             self.retire();
         }
     }
 
     /// Lets go of the active segment; it ends at what is acknowledged.
-    fn retire(&mut self) {
+    pub(in super::super) fn retire(&mut self) {
         self.active_segment = None;
         self.backlog.ahead().end();
         let Some(segment) = self.segment.take() else {
@@ -162,7 +162,7 @@ impl<F: FileSystem> WalWriter<F> {
         };
         // A segment that begins here too may get the name only later.
         let last = self.last_segment_from(base_offset);
-        if last.is_none_or(|s| s.prepared().is_none()) {
+        if last.is_none_or(|s| s.prepared().is_none()) && !self.trash.knows(plain) {
             self.last_attempt = Some(base_offset);
             let path = dir.join(plain.file_name());
             match self.fs.create_new(&path).await {
@@ -221,7 +221,7 @@ impl<F: FileSystem> WalWriter<F> {
     /// the next attempt.
     pub(super) async fn do_chores(&mut self) {
         // What failed is logged where it did.
-        let _ = self.backlog.run(&*self.fs).await;
+        let _ = self.backlog.run(&self.fs).await;
     }
 
     /// Seals the active segment and returns what it holds; `None` if there is none, or no record in

@@ -95,7 +95,12 @@ impl<F: FileSystem> WalWriter<F> {
     /// Whether a file may have the plain name of a segment with this base. The name of a switched-to
     /// successor is settled here, before it has it, so that no two segments ever reach for the same.
     pub(super) fn is_base_taken(&self, base_offset: u64) -> bool {
+        let plain = SegmentName {
+            base_offset,
+            id: None,
+        };
         self.last_attempt == Some(base_offset)
+            || self.trash.knows(plain)
             || self.leftover_bases.contains(&base_offset)
             || self.last_segment_from(base_offset).is_some()
     }
