@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::budget::Budget;
+use crate::care::Care;
 use crate::config::{Config, HostPort};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::meta::{FileMetaStore, MetaStore, OpenError};
@@ -52,6 +53,7 @@ pub struct Broker<F: FileSystem> {
     pub request_memory: Budget,
     /// Bytes of fetched batches in flight.
     pub fetch_memory: Budget,
+    care: Care,
 }
 
 /// Why a broker does not start. Nothing was deleted.
@@ -123,7 +125,9 @@ impl<F: FileSystem> Broker<F> {
         let topic_rng = StdRng::from_rng(&mut rng);
         let defaults = config.topic.clone();
         let topics = Topics::start(env, Arc::clone(&meta), data_dir, defaults, topic_rng).await?;
+        let care = Care::begin(&topics, &clock, &config);
         Ok(Arc::new(Self {
+            care,
             identity: Identity {
                 cluster_id: kafka_text(stamp.cluster_id),
                 broker_id: stamp.broker_id,
@@ -136,6 +140,11 @@ impl<F: FileSystem> Broker<F> {
             fetch_memory: Budget::new(config.limits.fetch_memory_bytes),
             config,
         }))
+    }
+
+    /// In how many places the check of what nobody reads found damage since the start.
+    pub fn damage_found(&self) -> u64 {
+        self.care.damage_found()
     }
 
     /// Closes every partition cleanly, so that the next start has the least to find out.

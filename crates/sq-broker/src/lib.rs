@@ -12,6 +12,7 @@ pub mod atomic_file;
 pub mod batch;
 pub mod broker;
 pub mod budget;
+mod care;
 pub mod cli;
 pub mod config;
 pub mod data_dir;

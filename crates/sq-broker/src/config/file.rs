@@ -1,5 +1,6 @@
 //! `sq.toml`: from text to settings, each error with its key.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ producer_id_expiry_ms = 86400000
 # How long after its last append an idle partition writes down what is durable.
 idle_mark_ms = 100
 
+# How often it is looked for records that are not to be kept any longer.
+retention_check_interval_ms = 300000
+
 # What a topic has where its creation says nothing. The names are Kafka's. -1: no bound.
 [topic]
 max.message.bytes = 1048588
@@ -36,6 +40,12 @@ retention.bytes = -1
 retention.ms = 604800000
 segment.bytes = 1073741824
 segment.ms = 604800000
+
+# Everything is read now and then, whether somebody wants it or not: rot is found while there is
+# another copy. So many bytes a second, 0 for never, and a rest before it begins again.
+[scrub]
+bytes_per_second = 4194304
+pause_ms = 604800000
 
 [limits]
 # The largest request.
@@ -61,7 +71,7 @@ const FRAME: i64 = i32::MAX as i64;
 /// More memory than a machine has, in bytes.
 const MEMORY: i64 = 1 << 44;
 
-const SETTINGS: [(&str, Setter); 15] = [
+const SETTINGS: [(&str, Setter); 18] = [
     ("listen", |c, key, v| set(&mut c.listen, address(key, v)?)),
     ("advertise", |c, key, v| {
         set(&mut c.advertise, Some(address(key, v)?))
@@ -78,6 +88,16 @@ const SETTINGS: [(&str, Setter); 15] = [
     }),
     ("idle_mark_ms", |c, key, v| {
         set(&mut c.idle_mark, millis(key, v)?)
+    }),
+    ("retention_check_interval_ms", |c, key, v| {
+        set(&mut c.retention_check_interval, millis(key, v)?)
+    }),
+    ("scrub.bytes_per_second", |c, key, v| {
+        let bytes = whole(key, v, 0, MEMORY)?;
+        set(&mut c.scrub.bytes_per_second, NonZeroU64::new(bytes))
+    }),
+    ("scrub.pause_ms", |c, key, v| {
+        set(&mut c.scrub.pause, millis(key, v)?)
     }),
     ("limits.max_frame_bytes", |c, key, v| {
         set(&mut c.limits.max_frame_bytes, whole(key, v, 1024, FRAME)?)
@@ -130,7 +150,7 @@ const TOPIC_SETTINGS: [&str; TopicKey::ALL.len()] = [
 ];
 
 /// The tables that a file may have.
-const TABLES: [&str; 2] = ["topic", "limits"];
+const TABLES: [&str; 3] = ["topic", "scrub", "limits"];
 
 fn known_keys() -> impl Iterator<Item = &'static str> {
     SETTINGS

@@ -11,6 +11,7 @@ mod file;
 mod nearest;
 mod topic;
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,10 +37,35 @@ pub struct Config {
     pub producer_id_expiry: Duration,
     /// How long after its last append an idle partition says what is durable (`idle_mark_ms`).
     pub idle_mark: Duration,
+    /// How often it is looked for records that are not to be kept any longer
+    /// (`retention_check_interval_ms`); Kafka's `log.retention.check.interval.ms`.
+    pub retention_check_interval: Duration,
+    /// The check of what nobody reads (`scrub.*`).
+    pub scrub: ScrubConfig,
     /// What a topic has where its creation says nothing (`topic.*`).
     pub topic: TopicConfig,
     /// What is bounded (`limits.*`).
     pub limits: Limits,
+}
+
+/// How the broker checks its segments for rot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScrubConfig {
+    /// Bytes that are read in a second, over all partitions (`scrub.bytes_per_second`); `None`, a 0 in
+    /// the file, to check nothing.
+    pub bytes_per_second: Option<NonZeroU64>,
+    /// How long to rest between the end of one check of everything and the next one
+    /// (`scrub.pause_ms`). The first one begins after at most ten minutes.
+    pub pause: Duration,
+}
+
+impl Default for ScrubConfig {
+    fn default() -> Self {
+        Self {
+            bytes_per_second: NonZeroU64::new(4 << 20),
+            pause: Duration::from_hours(7 * 24),
+        }
+    }
 }
 
 /// Bounds on what clients can make a broker hold.
@@ -78,6 +104,8 @@ impl Default for Config {
             default_partitions: 1,
             producer_id_expiry: Duration::from_hours(24),
             idle_mark: Duration::from_millis(100),
+            retention_check_interval: Duration::from_mins(5),
+            scrub: ScrubConfig::default(),
             topic: TopicConfig::default(),
             limits: Limits::default(),
         }

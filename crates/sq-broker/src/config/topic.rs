@@ -4,6 +4,9 @@
 //! follows from the broker's defaults, because a client may ask which is which.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sq_storage::Retention;
 
 use super::nearest::{nearest, suggestion};
 
@@ -237,6 +240,14 @@ impl Default for TopicConfig {
 }
 
 impl TopicConfig {
+    /// What its partitions keep.
+    pub fn retention(&self) -> Retention {
+        Retention {
+            max_bytes: self.retention_bytes,
+            max_age: self.retention_ms.map(Duration::from_millis),
+        }
+    }
+
     /// A setting's value, as Kafka writes it: −1 for no bound.
     pub fn get(&self, key: TopicKey) -> i64 {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sq_sim::{FileSystem, InMemoryFileSystem, Keep, OpKind};
+use sq_sim::{FileSystem, InMemoryFileSystem, Keep, OpKind, VirtualClock};
 use sq_storage::TopicName;
 use uuid::Uuid;
 
@@ -174,7 +174,7 @@ fn a_deleted_topics_directory_is_out_of_the_way_at_once_and_gone_later() {
                 let moved = data_dir.move_deleted(&name("orders"), id).await;
                 let is_moved = moved.is_ok();
                 if let Ok(Some(path)) = moved {
-                    let _ = data_dir.remover().remove(&path).await;
+                    let _ = data_dir.remover().remove(&VirtualClock::new(), &path).await;
                 }
                 let crashed = fs.is_crashed();
                 drop(data_dir);
@@ -186,7 +186,11 @@ fn a_deleted_topics_directory_is_out_of_the_way_at_once_and_gone_later() {
                 assert!(!(is_moved && there), "{stop:?} at {at}");
                 data_dir.move_deleted(&name("orders"), id).await.unwrap();
                 for path in data_dir.leftovers().await.unwrap() {
-                    data_dir.remover().remove(&path).await.unwrap();
+                    data_dir
+                        .remover()
+                        .remove(&VirtualClock::new(), &path)
+                        .await
+                        .unwrap();
                 }
                 let left: Vec<_> = fs
                     .files()

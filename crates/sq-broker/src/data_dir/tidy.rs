@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sq_sim::{EntryKind, FileSystem};
+use sq_sim::{Clock, EntryKind, FileSystem};
 use sq_storage::TopicName;
+use sq_storage::wal::remove_file_in_steps;
 
 use super::DataDir;
 use crate::meta::{MetaImage, TopicId};
@@ -123,18 +124,19 @@ pub struct Remover<F: FileSystem> {
 }
 
 impl<F: FileSystem> Remover<F> {
-    /// Removes a deleted topic's directory and all below it.
+    /// Removes a deleted topic's directory and all below it, its segments in small steps with pauses
+    /// by `clock`, so that no append waits for the file system to free them.
     ///
     /// # Errors
     /// The file system's own; calling this again goes on.
-    pub async fn remove(&self, path: &Path) -> io::Result<()> {
-        remove_tree(&*self.fs, path).await?;
+    pub async fn remove(&self, clock: &dyn Clock, path: &Path) -> io::Result<()> {
+        remove_tree(&*self.fs, clock, path).await?;
         self.fs.sync_dir(&self.data_dir).await
     }
 }
 
 /// Removes a directory and all below it.
-async fn remove_tree<F: FileSystem>(fs: &F, root: &Path) -> io::Result<()> {
+async fn remove_tree<F: FileSystem>(fs: &F, clock: &dyn Clock, root: &Path) -> io::Result<()> {
     // Depth first without recursion: a directory is looked at again once its children are gone.
     let mut stack = vec![root.to_owned()];
     while let Some(directory) = stack.last().cloned() {
@@ -143,7 +145,8 @@ async fn remove_tree<F: FileSystem>(fs: &F, root: &Path) -> io::Result<()> {
             let path = directory.join(&entry.name);
             match entry.kind {
                 EntryKind::Directory => children.push(path),
-                EntryKind::File | EntryKind::Other => fs.remove_file(&path).await?,
+                EntryKind::File => remove_file_in_steps(fs, clock, &path).await?,
+                EntryKind::Other => fs.remove_file(&path).await?,
             }
         }
         if children.is_empty() {

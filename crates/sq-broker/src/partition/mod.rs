@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sq_sim::{Clock, FileSystem};
-use sq_storage::{LogReader, TopicName, WalConfig};
+use sq_storage::{LogReader, Retention, TopicName, WalConfig};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
@@ -147,6 +147,7 @@ struct Shared {
 #[derive(Debug)]
 enum Command {
     Append(QueuedAppend),
+    Retain(Retention),
     Close(Close),
 }
 
@@ -274,6 +275,18 @@ impl<F: FileSystem> Partition<F> {
     /// Bytes of batches stored since the start.
     pub fn appended_bytes(&self) -> u64 {
         self.shared.appended_bytes.load(Ordering::Acquire)
+    }
+
+    /// Has the log let go of what is not to be kept any longer, behind all that is queued. Nothing
+    /// happens to a log that is not open.
+    pub async fn retain(&self, retention: Retention) {
+        let is_open = self
+            .reader_if_open()
+            .is_some_and(|log| !log.segments().is_empty());
+        if is_open {
+            // An error means that the partition has been closed.
+            let _ = self.queue.send(Command::Retain(retention)).await;
+        }
     }
 
     /// Begins to end the partition, behind all that is queued. `discard` is for a log that is going

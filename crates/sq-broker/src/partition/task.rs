@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sq_sim::FileSystem;
-use sq_storage::{Action, Error, LogReader, WalConfig, WalWriter};
+use sq_storage::{Action, Error, LogReader, Maintenance, Removal, Retention, WalConfig, WalWriter};
 use tokio::sync::{mpsc, watch};
 
 use super::append::{AppendError, Appended};
@@ -41,7 +41,8 @@ struct Task<F: FileSystem> {
     /// Whether something was appended since the log last said how far it is durable.
     unmarked: bool,
     snapshots: Snapshots<F>,
-    upkeep: Upkeep<F>,
+    maintenance: Upkeep<Maintenance<F>>,
+    removal: Upkeep<Removal<F>>,
     pause: Pause,
 }
 
@@ -85,9 +86,12 @@ impl<F: FileSystem> Start<F> {
         self.state.send_replace(State::Open(reader.clone()));
         let state = self.state;
         let fs = Arc::clone(&self.env.fs);
+        let clock = || Arc::clone(&self.env.clock);
         let maintenance = writer.maintenance_through(Arc::clone(&fs));
+        let removal = writer.removal_through(Arc::clone(&fs));
         let mut task = Task {
-            upkeep: Upkeep::new(self.id.clone(), maintenance, Arc::clone(&self.env.clock)),
+            maintenance: Upkeep::new(self.id.clone(), maintenance, clock()),
+            removal: Upkeep::new(self.id.clone(), removal, clock()),
             snapshots: Snapshots::new(fs, self.id.clone(), self.directory, snapshot),
             env: self.env,
             id: self.id,
@@ -100,6 +104,8 @@ impl<F: FileSystem> Start<F> {
             unmarked: false,
             pause: Pause::default(),
         };
+        // What the last life of the process took out and did not get to remove.
+        task.removal.begin_if_due();
         let close = task.run().await;
         state.send_replace(State::Unavailable(Unavailable::Closed));
         self.shared.waiters.wake();
@@ -118,6 +124,7 @@ async fn refuse_all(commands: &mut mpsc::Receiver<Command>, reason: &Arc<str>) {
                     .reply
                     .send(Err(AppendError::Unavailable(Arc::clone(reason))));
             }
+            Command::Retain(_) => {}
             Command::Close(close) => {
                 let _ = close.done.send(());
                 return;
@@ -132,6 +139,7 @@ impl<F: FileSystem> Task<F> {
         loop {
             match self.next().await? {
                 Command::Close(close) => return Some(close),
+                Command::Retain(retention) => self.retain(retention).await,
                 Command::Append(first) => {
                     let group = self.gather(first);
                     self.store(group).await;
@@ -175,8 +183,8 @@ impl<F: FileSystem> Task<F> {
         };
         let next = || match self.commands.try_recv() {
             Ok(Command::Append(queued)) => Some(queued),
-            Ok(close @ Command::Close(_)) => {
-                self.held_back = Some(close);
+            Ok(other) => {
+                self.held_back = Some(other);
                 None
             }
             Err(_) => None,
@@ -207,7 +215,27 @@ impl<F: FileSystem> Task<F> {
         let (end, start) = (self.writer.next_offset(), self.reader.start_offset());
         group.followers.answer(end, start, failure.as_ref());
         self.snapshots.begin_if_due(&self.producers, end);
-        self.upkeep.begin_if_due();
+        self.maintenance.begin_if_due();
+    }
+
+    /// Lets go of what is not to be kept any longer. Its files go behind the appends, in small steps.
+    async fn retain(&mut self, retention: Retention) {
+        let before = self.reader.start_offset();
+        if let Err(error) = self.writer.apply_retention(&retention).await {
+            // The next check tries again.
+            tracing::warn!(id = %self.id, %error, "retention failed");
+        }
+        let start = self.reader.start_offset();
+        if start != before {
+            tracing::info!(id = %self.id, before, start, "old segments are let go of");
+        }
+        if !self.writer.take_closed().is_empty() {
+            self.snapshots.rolled();
+        }
+        let end = self.writer.next_offset();
+        self.snapshots.begin_if_due(&self.producers, end);
+        self.maintenance.begin_if_due();
+        self.removal.begin_if_due();
     }
 
     /// Tells of batches that are durable.

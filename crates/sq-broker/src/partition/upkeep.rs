@@ -4,29 +4,76 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sq_sim::{Clock, FileSystem};
-use sq_storage::Maintenance;
+use sq_storage::{Error, Maintenance, Removal};
 
 use super::PartitionId;
 
 /// How long after a failure it is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Has a partition's maintenance done by a task that is there only while there is something to do: ten
+/// Something that piles up, and is done by whoever comes.
+#[async_trait]
+pub(super) trait Work: Clone + Send + Sync + 'static {
+    /// What it is, for the log.
+    const NAME: &str;
+
+    fn is_pending(&self) -> bool;
+
+    async fn run(&self) -> Result<(), Error>;
+
+    /// How long to wait before what is pending goes on.
+    fn due_in(&self) -> Option<Duration> {
+        None
+    }
+}
+
+#[async_trait]
+impl<F: FileSystem> Work for Maintenance<F> {
+    const NAME: &str = "maintenance";
+
+    fn is_pending(&self) -> bool {
+        self.is_pending()
+    }
+
+    async fn run(&self) -> Result<(), Error> {
+        self.run().await
+    }
+
+    fn due_in(&self) -> Option<Duration> {
+        self.due_in()
+    }
+}
+
+#[async_trait]
+impl<F: FileSystem> Work for Removal<F> {
+    const NAME: &str = "removal of old segments";
+
+    fn is_pending(&self) -> bool {
+        self.is_pending()
+    }
+
+    async fn run(&self) -> Result<(), Error> {
+        self.run().await
+    }
+}
+
+/// Has a partition's work done by a task that is there only while there is something to do: ten
 /// thousand idle partitions cost nothing.
-pub(super) struct Upkeep<F: FileSystem> {
+pub(super) struct Upkeep<W> {
     id: PartitionId,
-    maintenance: Maintenance<F>,
+    work: W,
     clock: Arc<dyn Clock>,
     /// Whether a task is at it.
     is_running: Arc<AtomicBool>,
 }
 
-impl<F: FileSystem> Upkeep<F> {
-    pub(super) fn new(id: PartitionId, maintenance: Maintenance<F>, clock: Arc<dyn Clock>) -> Self {
+impl<W: Work> Upkeep<W> {
+    pub(super) fn new(id: PartitionId, work: W, clock: Arc<dyn Clock>) -> Self {
         Self {
             id,
-            maintenance,
+            work,
             clock,
             is_running: Arc::default(),
         }
@@ -34,17 +81,17 @@ impl<F: FileSystem> Upkeep<F> {
 
     /// Starts on what is pending, unless that is being done already.
     pub(super) fn begin_if_due(&self) {
-        if !self.maintenance.is_pending() || self.is_running.swap(true, Ordering::AcqRel) {
+        if !self.work.is_pending() || self.is_running.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (id, maintenance) = (self.id.clone(), self.maintenance.clone());
+        let (id, work) = (self.id.clone(), self.work.clone());
         let (clock, is_running) = (Arc::clone(&self.clock), Arc::clone(&self.is_running));
         tokio::spawn(async move {
             loop {
-                let pause = match maintenance.run().await {
-                    Ok(()) => maintenance.due_in().unwrap_or_default(),
+                let pause = match work.run().await {
+                    Ok(()) => work.due_in().unwrap_or_default(),
                     Err(error) => {
-                        tracing::warn!(%id, %error, "maintenance failed, to be tried again");
+                        tracing::warn!(%id, %error, "{} failed, to be tried again", W::NAME);
                         RETRY_AFTER
                     }
                 };
@@ -53,7 +100,7 @@ impl<F: FileSystem> Upkeep<F> {
                 }
                 // What came up in between is ours, unless the next task has begun with it.
                 is_running.store(false, Ordering::Release);
-                if !maintenance.is_pending() || is_running.swap(true, Ordering::AcqRel) {
+                if !work.is_pending() || is_running.swap(true, Ordering::AcqRel) {
                     return;
                 }
             }

@@ -196,8 +196,11 @@ impl<F: FileSystem> Topics<F> {
 
     pub(super) fn remove_in_background(&self, path: PathBuf) {
         let remover = self.data_dir.remover();
+        let (clock, turn) = (Arc::clone(&self.env.clock), Arc::clone(&self.removing));
         tokio::spawn(async move {
-            if let Err(error) = remover.remove(&path).await {
+            // One at a time: several at once would be as hard on the disk as no pauses.
+            let _turn = turn.lock().await;
+            if let Err(error) = remover.remove(&*clock, &path).await {
                 // The next start goes on with it.
                 tracing::warn!(path = %path.display(), %error, "a deleted topic is not all gone");
             }

@@ -133,6 +133,8 @@ pub struct Topics<F: FileSystem> {
     current: RwLock<Arc<TopicMap<F>>>,
     /// Held across each change; what it holds is whether changes are still taken.
     changing: tokio::sync::Mutex<Changes>,
+    /// Held by whoever removes a deleted topic's files.
+    removing: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +192,7 @@ impl<F: FileSystem> Topics<F> {
             rng: Mutex::new(rng),
             current: RwLock::default(),
             changing: tokio::sync::Mutex::new(Changes::Taken),
+            removing: Arc::default(),
         });
         let mut map = TopicMap::default();
         for record in image.topics.values() {

@@ -16,5 +16,6 @@ mod offsets;
 mod order;
 mod process;
 mod produce;
+mod retention;
 mod support;
 mod topics;
