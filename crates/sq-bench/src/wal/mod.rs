@@ -55,7 +55,7 @@ enum Job {
     Appends,
     /// Opening after a crash.
     Open,
-    /// Appends while a successor is prepared.
+    /// Appends while a successor is prepared, and while a segment is removed.
     Roll,
     /// Reading from the first record to the last.
     Read,

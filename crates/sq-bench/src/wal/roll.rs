@@ -1,11 +1,14 @@
-//! Appends while a successor is prepared.
+//! Appends while a successor is prepared, and while a segment's file is removed.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context as _, Result};
-
+use bytes::Bytes;
+use sq_sim::{FileSystem as _, OsFileSystem, SystemClock};
 use sq_storage::log::LogConfig;
+use sq_storage::wal::remove_file_in_steps;
 
 use super::Bench;
 use super::sq::{Sq, runtime};
@@ -14,8 +17,8 @@ use crate::stats::{Latencies, Summary, median};
 use crate::table::{Row, Table, Target, Unit};
 use crate::time::now;
 
-/// Steps of a round: undisturbed, preparing.
-pub(super) const STEPS: u64 = 2;
+/// Steps of a round: undisturbed, preparing, removing.
+pub(super) const STEPS: u64 = 3;
 
 /// Preparations in a round: each takes but a moment.
 const PREPARATIONS: usize = 20;
@@ -23,6 +26,7 @@ const PREPARATIONS: usize = 20;
 struct Round {
     undisturbed: Summary,
     preparing: Summary,
+    removing: Summary,
 }
 
 pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<()> {
@@ -46,11 +50,25 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<()> {
         |r| r.preparing,
         1.2,
     ));
+    table.push(row(
+        "append while a segment is removed, p99; beside: undisturbed",
+        |s| s.p99,
+        |r| r.removing,
+        1.5,
+    ));
+    table.push(row(
+        "append while a segment is removed, max; beside: undisturbed",
+        |s| s.max,
+        |r| r.removing,
+        2.0,
+    ));
     Ok(())
 }
 
 fn round(bench: &Bench) -> Result<Round> {
-    let dir = bench.dir("removal")?;
+    let dir = bench.dir("roll")?;
+    let condemned = dir.path().join("condemned");
+    runtime()?.block_on(write(&condemned, bench.bytes))?;
     let sq = Sq::open_with(dir.path(), LogConfig::default(), bench.bytes)?;
     bench.run.step("undisturbed");
     let time = bench.time * 2;
@@ -61,10 +79,30 @@ fn round(bench: &Bench) -> Result<Round> {
         prepare(bench, &sq, &mut latencies)?;
     }
     let preparing = latencies.summary();
+    bench.run.step("a segment is removed");
+    let mut latencies = Latencies::new()?;
+    beside(bench, &sq, &mut latencies, || {
+        let fs = OsFileSystem::inline();
+        runtime()?.block_on(remove_file_in_steps(&fs, &SystemClock, &condemned))?;
+        Ok(())
+    })?;
+    let removing = latencies.summary();
     Ok(Round {
         undisturbed,
         preparing,
+        removing,
     })
+}
+
+/// A file of so many bytes that are on the disk.
+async fn write(path: &Path, bytes: u64) -> Result<()> {
+    let file = OsFileSystem::inline().create_new(path).await?;
+    let piece = Bytes::from(vec![0x5a; 1 << 20]);
+    for at in (0..bytes).step_by(piece.len()) {
+        file.write_at(at, std::slice::from_ref(&piece)).await?;
+    }
+    file.sync_all().await?;
+    Ok(())
 }
 
 /// Prepares a successor while records are appended, and then removes it.
