@@ -202,6 +202,27 @@ fn a_sealed_segment_that_is_gone_is_missed() {
 }
 
 #[test]
+fn what_retention_let_go_of_is_not_missed() {
+    // Its files are freed in steps, and half of one was reported as lost records.
+    block_on(async {
+        let fs = partition(7, true).await;
+        let topic = TopicName::new("orders").unwrap();
+        let config = WalConfig::new("/data");
+        let mut writer = WalWriter::new(Arc::clone(&fs), config, topic, 3)
+            .await
+            .unwrap();
+        writer.purge_to(6).await.unwrap();
+        drop(writer);
+        let half = fs.open(&file(0)).await.unwrap();
+        half.set_len(100).await.unwrap();
+        let (out, result) = verify(&fs, PARTITION).await;
+        result.unwrap();
+        assert!(out.contains(&format!("{:020}.wal", 4)), "{out}");
+        assert!(!out.contains(&format!("{:020}.wal", 0)), "{out}");
+    });
+}
+
+#[test]
 fn a_segment_in_another_partitions_place_is_found() {
     block_on(async {
         let fs = partition(7, true).await;

@@ -135,7 +135,12 @@ async fn verify_partition<F: FileSystem>(
         source,
     })?;
     let mut segments = Vec::new();
-    for name in names {
+    // What retention let go of is no part of the log, and its file may be half gone.
+    let is_removed = |name: &SegmentName| {
+        manifest.removed.iter().any(|entry| entry.name == *name)
+            && manifest.entries.iter().all(|entry| entry.name != *name)
+    };
+    for name in names.iter().filter(|name| !is_removed(name)) {
         segments.push(read_segment(fs, dir, *name, &manifest).await?);
     }
     segments.sort_by_key(|segment| (segment.base_offset, segment.ordinal));
