@@ -71,12 +71,18 @@
 //! segment is zeroed ahead of its head ([`WalConfig::zero_ahead_bytes`]), within one budget for all
 //! partitions ([`Zeroing`]).
 //!
+//! # Many callers, many readers
+//! A [`log::Log`] is one partition's writer for any number of callers, blocking or asynchronous: what
+//! arrives while a sync is under way shares the next one. What was appended last is served from memory
+//! ([`TailCache`], one bound for all partitions); of sealed segments a sparse index is kept beside the
+//! file, and open files and indexes are bounded by a [`SegmentCache`].
+//!
 //! # How that is tested
 //! On [`InMemoryFileSystem`](sq_sim::InMemoryFileSystem), whose crate docs list the faults. Crashes come
 //! after every single operation of a run with rotations, and again after every operation of the opening
 //! that follows; tears at every byte; a flip of every bit of every file (of padding, a sample); every
-//! append dropped at every await; the same for truncations and purges; and a model under random operations, faults and crashes, which compares the whole log with
-//! what was acknowledged. `tests/it/` holds them; `SQ_SEEDS=20000 cargo test --release -p sq-storage
+//! append dropped at every await; the same for truncations and purges; and a model under random
+//! operations, faults and crashes, which compares the whole log with what was acknowledged. `tests/it/` holds them; `SQ_SEEDS=20000 cargo test --release -p sq-storage
 //! --test it model` runs the model for longer.
 //!
 //! # Errors
@@ -92,8 +98,8 @@
 //! # The format
 //! [`wal::segment`], [`frame`], [`record`] and [`wal::manifest`] each begin with a byte diagram. All
 //! integers are big-endian. A segment's header carries the version of its format, 1, and a manifest that
-//! of its own, 2; one of version 1 is read, and written anew. A segment of another version is refused, unless the manifest lists it: then it is the field
-//! that is damaged. Any change that this code could not read raises a version.
+//! of its own, 2; one of version 1 is read, and written anew. A segment of another version is refused,
+//! unless the manifest lists it: then it is the field that is damaged. Any change that this code could not read raises a version.
 
 mod error;
 pub mod frame;
