@@ -301,9 +301,9 @@ impl<F: FileSystem, I: Intake<F>> Log<F, I> {
     }
 
     /// Makes durable what was acknowledged, again and again, in the time that
-    /// [`SyncPolicy::Every`](crate::SyncPolicy::Every) allows, until the log is closed. To be polled
+    /// [`SyncPolicy::Every`] allows, until the log is closed. To be polled
     /// beside the log where appends may pause; it returns at once under
-    /// [`SyncPolicy::Always`](crate::SyncPolicy::Always).
+    /// [`SyncPolicy::Always`].
     pub async fn keep_synced(&self) {
         let SyncPolicy::Every(interval) = self.limits.sync else {
             return;
