@@ -4,7 +4,8 @@ use std::future::Future;
 use std::path::Path;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use sq_sim::{FileSystem, InMemoryFileSystem, Keep};
+pub(crate) use sq_sim::Stop;
+use sq_sim::{FileSystem, InMemoryFileSystem};
 
 /// The data directory of the tests.
 pub(crate) const DIR: &str = "/data";
@@ -24,37 +25,6 @@ pub(crate) async fn disk(seed: u64) -> InMemoryFileSystem {
     fs.create_dir_all(Path::new(DIR)).await.unwrap();
     fs.sync_dir(Path::new("/")).await.unwrap();
     fs
-}
-
-/// The ways in which a process or its machine can stop.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Stop {
-    Process,
-    Power(Keep),
-    ProcessThenPower(Keep),
-}
-
-impl Stop {
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Process,
-        Self::Power(Keep::None),
-        Self::Power(Keep::All),
-        Self::Power(Keep::Prefix),
-        Self::Power(Keep::Mixed),
-        Self::ProcessThenPower(Keep::None),
-        Self::ProcessThenPower(Keep::Mixed),
-    ];
-
-    pub(crate) fn strike(self, fs: &InMemoryFileSystem) {
-        match self {
-            Self::Process => fs.process_crash(),
-            Self::Power(keep) => fs.power_loss(keep),
-            Self::ProcessThenPower(keep) => {
-                fs.process_crash();
-                fs.power_loss(keep);
-            }
-        }
-    }
 }
 
 /// A record batch whose header is right and whose records are `padding` bytes of nothing in

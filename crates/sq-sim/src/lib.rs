@@ -135,7 +135,7 @@ pub use error::{PathError, os_error_number};
 pub use fs::{DirEntry, DurableWriteError, EntryKind, FileHandle, FileLock, FileSystem, ReadAhead};
 pub use memory::{
     ContentFate, Crashed, Effect, EntryFate, Errno, Fault, FileFate, InMemoryFileSystem, Keep,
-    LengthFate, Op, OpKind, Outcome, PathPattern, PowerLoss, SectorFate, SyncFailure,
+    LengthFate, Op, OpKind, Outcome, PathPattern, PowerLoss, SectorFate, Stop, SyncFailure,
 };
 pub use os::OsFileSystem;
 pub use step::poll_n_then_drop;

@@ -11,6 +11,7 @@ mod names;
 mod power_loss;
 mod ranges;
 mod state;
+mod stop;
 mod trace;
 mod transfer;
 
@@ -25,6 +26,7 @@ use async_trait::async_trait;
 pub use self::fate::{ContentFate, EntryFate, FileFate, Keep, LengthFate, PowerLoss, SectorFate};
 pub use self::fault::{Effect, Errno, Fault, PathPattern, SyncFailure};
 pub use self::state::Crashed;
+pub use self::stop::Stop;
 pub use self::trace::{Op, OpKind, Outcome};
 
 use self::changes::Node;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sq_sim::{InMemoryFileSystem, Keep, VirtualClock};
+pub(crate) use sq_sim::Stop;
+use sq_sim::{InMemoryFileSystem, VirtualClock};
 use sq_storage::wal::segment::SegmentName;
 use sq_storage::{
     Error, LogReader, Record, Result, SegmentIds, TailCache, TopicName, WalConfig, WalWriter,
@@ -107,39 +108,6 @@ impl Machine {
             .filter(|p| p.starts_with("/data"))
             .filter(is_segment)
             .collect()
-    }
-}
-
-/// The ways in which a machine or a process can stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    Process,
-    Power(Keep),
-    /// The process first, and later the power, before anything else was done.
-    ProcessThenPower(Keep),
-}
-
-impl Stop {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Process,
-        Self::Power(Keep::None),
-        Self::Power(Keep::All),
-        Self::Power(Keep::Prefix),
-        Self::Power(Keep::Sectors),
-        Self::Power(Keep::Mixed),
-        Self::ProcessThenPower(Keep::None),
-        Self::ProcessThenPower(Keep::Mixed),
-    ];
-
-    pub(crate) fn strike(self, fs: &InMemoryFileSystem) {
-        match self {
-            Self::Process => fs.process_crash(),
-            Self::Power(keep) => fs.power_loss(keep),
-            Self::ProcessThenPower(keep) => {
-                fs.process_crash();
-                fs.power_loss(keep);
-            }
-        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{EntryPayload, LeaderId, RaftLogReader, RaftSnapshotBuilder};
-use sq_sim::{InMemoryFileSystem, Keep, VirtualClock};
+pub(super) use sq_sim::Stop;
+use sq_sim::{InMemoryFileSystem, VirtualClock};
 use sq_storage::SegmentIds;
 
 use crate::command::Command;
@@ -118,35 +119,5 @@ impl Opened {
 
     pub(super) async fn membership(&mut self) -> StoredMembership {
         self.store.applied_state().await.unwrap().1
-    }
-}
-
-/// The ways in which a machine or a process can stop.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Stop {
-    Process,
-    Power(Keep),
-    ProcessThenPower(Keep),
-}
-
-impl Stop {
-    pub(super) const ALL: [Self; 6] = [
-        Self::Process,
-        Self::Power(Keep::None),
-        Self::Power(Keep::All),
-        Self::Power(Keep::Mixed),
-        Self::ProcessThenPower(Keep::None),
-        Self::ProcessThenPower(Keep::Mixed),
-    ];
-
-    pub(super) fn strike(self, fs: &InMemoryFileSystem) {
-        match self {
-            Self::Process => fs.process_crash(),
-            Self::Power(keep) => fs.power_loss(keep),
-            Self::ProcessThenPower(keep) => {
-                fs.process_crash();
-                fs.power_loss(keep);
-            }
-        }
     }
 }
