@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -17,12 +17,15 @@ use crate::fs::{DurableWriteError, FileHandle, ReadAhead};
 #[derive(Debug)]
 pub(super) struct OsFile {
     fd: OwnedFd,
+    /// Opened with the first range that is zeroed, where the file system has direct access.
+    direct: OnceLock<Option<OwnedFd>>,
     path: PathBuf,
 }
 
 impl OsFile {
     pub(super) fn new(fd: OwnedFd, path: PathBuf) -> Self {
-        Self { fd, path }
+        let direct = OnceLock::new();
+        Self { fd, direct, path }
     }
 
     pub(super) fn read(&self, offset: u64, len: usize) -> io::Result<Bytes> {
@@ -128,7 +131,7 @@ impl FileHandle for OsHandle {
     }
 
     async fn zero_range(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.run(move |f| zero::zero_range(&f.fd, offset, len).map_err(f.named("zero")))
+        self.run(move |f| zero::zero_range(&f.fd, &f.direct, offset, len).map_err(f.named("zero")))
             .await
     }
 

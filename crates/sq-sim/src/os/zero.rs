@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use rustix::fs::OFlags;
@@ -26,13 +27,20 @@ static ZEROS: Zeros = Zeros([0; PIECE]);
 
 /// Overwrites a range with zeros: whole pages past the cache where the file system takes that, the
 /// ragged edges, and all of it elsewhere, through the cache.
-pub(super) fn zero_range(fd: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
+/// `direct` keeps the descriptor for that, from one range of a file to the next.
+pub(super) fn zero_range(
+    fd: impl AsFd,
+    direct: &OnceLock<Option<OwnedFd>>,
+    offset: u64,
+    len: u64,
+) -> io::Result<()> {
     let end = offset.checked_add(len).ok_or(io::ErrorKind::FileTooLarge)?;
     let start = offset.checked_next_multiple_of(PAGE).unwrap_or(end);
     if start >= end - end % PAGE {
         return zero_buffered(fd, offset, end);
     }
-    zero_around(&fd, open_direct(&fd).as_ref(), offset, end)
+    let direct = direct.get_or_init(|| open_direct(&fd));
+    zero_around(&fd, direct.as_ref(), offset, end)
 }
 
 fn zero_around(fd: impl AsFd, direct: Option<&OwnedFd>, offset: u64, end: u64) -> io::Result<()> {
@@ -111,7 +119,7 @@ mod tests {
         calls::write(&fd, 0, &[Bytes::from(vec![7; 8192])]).unwrap();
         calls::rename(&old, &new).unwrap();
         let other = calls::open(&old, OFlags::RDWR | OFlags::CREATE).unwrap();
-        zero_range(&fd, 0, 8192).unwrap();
+        zero_range(&fd, &OnceLock::new(), 0, 8192).unwrap();
         assert_eq!(calls::read(&fd, 0, usize::MAX).unwrap(), vec![0; 8192]);
         assert_eq!(calls::len(&other).unwrap(), 0);
     }

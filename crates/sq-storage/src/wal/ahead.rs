@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sq_sim::FileSystem;
+use sq_sim::{FileHandle, FileSystem};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -69,10 +69,15 @@ pub(super) struct Zone {
     /// The budget that they take.
     pub(super) held: Held,
     claimed: Option<Range<u64>>,
+    /// The file, opened for the piece before. Only of a segment that takes much: many that take little
+    /// would keep many files open.
+    file: Option<Box<dyn FileHandle>>,
     /// From here on zeros may be written at any time.
     spoilt_from: Option<u64>,
     failures: u32,
     last_piece_at: Option<Instant>,
+    /// The pause before the next piece that whoever waits knows of; `None` if it waits for news.
+    told: Option<Duration>,
 }
 
 /// Whether a write may go ahead.
@@ -104,9 +109,11 @@ impl Zone {
             zeros: reserved..reserved,
             held: budget.take(0, 1, true),
             claimed: None,
+            file: None,
             spoilt_from: None,
             failures: 0,
             last_piece_at: None,
+            told: None,
         }
     }
 
@@ -190,14 +197,30 @@ impl Zone {
         }
     }
 
+    /// The pause before the next piece, if one is wanted.
+    fn wanted(&self) -> Option<Duration> {
+        self.next().map(|_| self.pause())
+    }
+
+    /// Whether a piece is wanted of which whoever waits does not know, or not that it is so soon: that is
+    /// told, and not every write.
+    fn is_news(&mut self) -> bool {
+        let wanted = self.wanted();
+        let is_news = wanted.is_some_and(|pause| self.told.is_none_or(|told| pause < told));
+        if is_news {
+            self.told = wanted;
+        }
+        is_news
+    }
+
     /// When the next piece is due, if one is wanted.
     fn due_in(&self, now: Instant) -> Option<Duration> {
-        self.next()?;
+        let pause = self.wanted()?;
         let Some(last) = self.last_piece_at else {
             return Some(Duration::ZERO);
         };
         let since = now.saturating_duration_since(last);
-        Some(self.pause().saturating_sub(since))
+        Some(pause.saturating_sub(since))
     }
 }
 
@@ -220,16 +243,18 @@ impl Ahead {
         }
     }
 
-    /// Makes room for a write that ends at `end`. `false` if there is none: the segment has to end.
-    pub(super) async fn make_way(&self, end: u64) -> bool {
+    /// Makes room for a write that ends at `end`. Not if there is none: then the segment has to end.
+    /// Says also whether a piece is wanted for which nobody has been waiting.
+    pub(super) async fn make_way(&self, end: u64) -> (bool, bool) {
         loop {
             let settled = self.settled.notified();
-            let way = lock(&self.zone)
-                .as_mut()
-                .map_or(Way::Free, |zone| zone.reserve(end));
+            let (way, is_news) = match &mut *lock(&self.zone) {
+                Some(zone) => (zone.reserve(end), zone.is_news()),
+                None => (Way::Free, false),
+            };
             match way {
-                Way::Free => return true,
-                Way::Spoilt => return false,
+                Way::Free => return (true, is_news),
+                Way::Spoilt => return (false, is_news),
                 Way::Busy => settled.await,
             }
         }
@@ -240,10 +265,18 @@ impl Ahead {
         lock(&self.zone).as_ref()?.due_in(now)
     }
 
+    /// [`due_in`](Self::due_in) for somebody who is going to wait that long, or for news.
+    pub(super) fn wait_for(&self, now: Instant) -> Option<Duration> {
+        let mut slot = lock(&self.zone);
+        let zone = slot.as_mut()?;
+        zone.told = zone.wanted();
+        zone.due_in(now)
+    }
+
     /// Zeroes the next piece, if it is due `now`, or wanted at all where no time is given. Whether it
     /// was.
     pub(super) async fn zero<F: FileSystem>(&self, fs: &F, now: Option<Instant>) -> bool {
-        let Some(piece) = self.claim(now) else {
+        let Some(mut piece) = self.claim(now) else {
             return false;
         };
         let zeroed = piece.write(fs).await;
@@ -271,6 +304,7 @@ impl Ahead {
             ahead: self,
             segment: Arc::clone(&zone.segment),
             range,
+            file: zone.file.take(),
             held: Some(held),
         })
     }
@@ -292,15 +326,21 @@ struct Piece<'a> {
     ahead: &'a Ahead,
     segment: Arc<Segment>,
     range: Range<u64>,
+    file: Option<Box<dyn FileHandle>>,
     /// `None` once it is settled.
     held: Option<Held>,
 }
 
 impl Piece<'_> {
-    async fn write<F: FileSystem>(&self, fs: &F) -> io::Result<()> {
-        let file = self.segment.open(fs).await?;
+    async fn write<F: FileSystem>(&mut self, fs: &F) -> io::Result<()> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => self.segment.open(fs).await?,
+        };
         let Range { start, end } = self.range;
-        file.zero_range(start, end - start).await
+        file.zero_range(start, end - start).await?;
+        self.file = Some(file);
+        Ok(())
     }
 
     fn settle(mut self, zeroed: io::Result<()>) {
@@ -308,6 +348,7 @@ impl Piece<'_> {
             return;
         };
         let range = self.range.clone();
+        let file = self.file.take();
         let path = &self.segment.path;
         self.ahead.unclaim(&self.segment, |zone| match zeroed {
             Ok(()) => {
@@ -316,6 +357,7 @@ impl Piece<'_> {
                 }
                 zone.zeros.end = range.end;
                 zone.held.join(held);
+                zone.file = file.filter(|_| !zone.is_small());
             }
             Err(error) => {
                 zone.failures += 1;

@@ -211,8 +211,10 @@ impl Backlog {
     /// Makes room for a write that ends at byte `end` of the active segment. `false` if there is none:
     /// the segment has to end.
     pub(super) async fn make_way(&self, end: u64) -> bool {
-        let is_free = self.ahead.make_way(end).await;
-        self.news.notify_waiters();
+        let (is_free, is_news) = self.ahead.make_way(end).await;
+        if is_news {
+            self.news.notify_waiters();
+        }
         is_free
     }
 
@@ -368,7 +370,10 @@ impl<F: FileSystem> Maintenance<F> {
             if lock(&self.backlog.pending).has_ended {
                 return false;
             }
-            match self.due_in() {
+            if self.backlog.len() > 0 {
+                return true;
+            }
+            match self.backlog.ahead.wait_for(self.clock.now()) {
                 Some(Duration::ZERO) => return true,
                 None => news.await,
                 Some(pause) => tokio::select! {

@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use sq_sim::{Effect, Errno, Fault, Keep, Op, OpKind};
@@ -190,6 +191,55 @@ fn it_goes_no_faster_than_the_head_needs() {
         asked(&machine, &mut files);
         let lead = files[path.as_path()].ahead();
         assert!(lead > 900 * KIB, "{lead}");
+    });
+}
+
+/// Counts how often a task is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn whoever_waits_is_woken_by_what_is_new_and_not_by_every_append() {
+    // Every append once woke the thread that did the chores, which took a processor from the next.
+    block_on(async {
+        let machine = machine(30, MaintenanceMode::Handed);
+        let mut log = machine.open().await;
+        let maintenance = log.maintenance();
+        append(&mut log, 8_000).await;
+        maintenance.run().await.unwrap();
+        let counted = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&counted));
+        let mut context = Context::from_waker(&waker);
+        let mut appends = 0;
+        for _ in 0..30 {
+            let mut waiting = pin!(maintenance.wait());
+            let mut polled = waiting.as_mut().poll(&mut context);
+            while polled.is_pending() {
+                let before = counted.0.load(Ordering::Relaxed);
+                let mut left = 10_000;
+                // Nothing comes of waiting alone, and one that is wanted is never missed.
+                while counted.0.load(Ordering::Relaxed) == before {
+                    append(&mut log, 100).await;
+                    machine.clock.advance(Duration::from_millis(1));
+                    appends += 1;
+                    left -= 1;
+                    assert!(left > 0, "nobody was woken");
+                }
+                polled = waiting.as_mut().poll(&mut context);
+            }
+            maintenance.run().await.unwrap();
+        }
+        let woken = counted.0.load(Ordering::Relaxed);
+        assert!(
+            appends > 20 * woken,
+            "woken {woken} times by {appends} appends"
+        );
     });
 }
 
