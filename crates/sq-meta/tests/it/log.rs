@@ -1,6 +1,5 @@
 //! The log as a broker holds it: one voter on a simulated disk.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,18 +12,9 @@ use sq_sim::{
 };
 use sq_storage::SegmentIds;
 
-use crate::support::{broker, new_topic, segment, topic_id};
+use crate::support::{block_on, broker, new_topic, segment, topic_id};
 
 type Log = MetaLog<InMemoryFileSystem>;
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap()
-        .block_on(future)
-}
 
 fn config(seed: u64) -> MetaLogConfig {
     MetaLogConfig {

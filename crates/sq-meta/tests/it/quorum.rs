@@ -1,7 +1,6 @@
 //! Three brokers that keep the log together, on simulated disks and a network that can be cut.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,18 +14,11 @@ use sq_meta::{
 use sq_sim::{Clock, Effect, Fault, InMemoryFileSystem, Keep, OpKind, SystemClock};
 use sq_storage::SegmentIds;
 
+use crate::support::block_on;
+
 type Log = MetaLog<InMemoryFileSystem>;
 
 const HEARTBEAT: Duration = Duration::from_millis(100);
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap()
-        .block_on(future)
-}
 
 /// Who runs, and who is cut off from all others.
 #[derive(Debug, Default)]

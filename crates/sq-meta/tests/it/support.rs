@@ -170,3 +170,13 @@ pub(crate) fn ends_with(active_end: u64, end: u64) -> Ends {
         }),
     }
 }
+
+/// Runs a test on one thread, in time that passes when nothing else is to be done.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(future)
+}

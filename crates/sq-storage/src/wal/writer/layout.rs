@@ -38,9 +38,9 @@ impl Group {
 }
 
 impl<F: FileSystem> WalWriter<F> {
-    /// Lays out one write from `base_offset` on: the first frame, and those behind it that still fit the segment and the
-    /// size of a largest frame. A write that is torn leaves no more zeros in front of what is left of
-    /// it than recovery looks through.
+    /// Lays out one write from `base_offset` on: the first frame, and those behind it that still fit the
+    /// segment and the size of a largest frame. A write that is torn leaves no more zeros in front of
+    /// what is left of it than recovery looks through.
     pub(super) fn group<B: Framed>(&self, frames: &[B], base_offset: u64) -> Result<Group> {
         let append_time_ms = self.clock.wall_ms();
         let (segment_id, ordinal) = self.segment.as_ref().map_or((0, 0), |s| (s.id, s.ordinal));
