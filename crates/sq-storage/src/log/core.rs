@@ -13,32 +13,33 @@ use super::executor::{Executor, Turns};
 use super::fill::Turn;
 use super::flusher::{Flusher, FrontOf, Job};
 use super::front::{Front, Phase, Queued, Work};
+use super::head::Head;
 use super::intake::Intake;
 use super::slots::{Answered, SlotId};
 use crate::wal::lock;
 
 /// Half-way through a turn, or between two.
-enum Driver<F: FileSystem, I: Intake<F>> {
-    Idle(Box<Flusher<F, I>>),
-    Turning(TurnFuture<F, I>),
+enum Driver<F: FileSystem, I: Intake<F>, H: Head<F>> {
+    Idle(Box<Flusher<F, I, H>>),
+    Turning(TurnFuture<F, I, H>),
     /// A turn panicked.
     Gone,
 }
 
 /// Whether frames are left of the last turn, which the next one writes.
-fn is_under_way<F: FileSystem, I: Intake<F>>(driver: &Driver<F, I>) -> bool {
+fn is_under_way<F: FileSystem, I: Intake<F>, H: Head<F>>(driver: &Driver<F, I, H>) -> bool {
     matches!(driver, Driver::Idle(flusher) if flusher.is_under_way())
 }
 
-type TurnFuture<F, I> = Pin<Box<dyn Future<Output = Box<Flusher<F, I>>> + Send>>;
+type TurnFuture<F, I, H> = Pin<Box<dyn Future<Output = Box<Flusher<F, I, H>>> + Send>>;
 
 /// What the handles of a log share.
-pub(super) struct Core<F: FileSystem, I: Intake<F>> {
-    front: Mutex<FrontOf<F, I>>,
+pub(super) struct Core<F: FileSystem, I: Intake<F>, H: Head<F>> {
+    front: Mutex<FrontOf<F, I, H>>,
     /// How many entries the queue has, to look at without a lock.
     queued: AtomicUsize,
     /// Locked by the one that takes a turn, and by nobody else.
-    driver: Mutex<Driver<F, I>>,
+    driver: Mutex<Driver<F, I, H>>,
     room: Semaphore,
     closed: watch::Sender<bool>,
     executor: Executor,
@@ -54,9 +55,9 @@ struct Afterwards {
 }
 
 /// Ends the log if a turn panics: whoever waits for it must not wait for ever.
-struct WreckOnPanic<'a, F: FileSystem, I: Intake<F>>(&'a Core<F, I>);
+struct WreckOnPanic<'a, F: FileSystem, I: Intake<F>, H: Head<F>>(&'a Core<F, I, H>);
 
-impl<F: FileSystem, I: Intake<F>> Drop for WreckOnPanic<'_, F, I> {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> Drop for WreckOnPanic<'_, F, I, H> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let wakers = lock(&self.0.front).wreck(I::closed);
@@ -67,9 +68,9 @@ impl<F: FileSystem, I: Intake<F>> Drop for WreckOnPanic<'_, F, I> {
     }
 }
 
-impl<F: FileSystem, I: Intake<F>> Core<F, I> {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> Core<F, I, H> {
     pub(super) fn new(
-        flusher: Flusher<F, I>,
+        flusher: Flusher<F, I, H>,
         room: usize,
         executor: Executor,
         clock: Arc<dyn Clock>,
@@ -87,7 +88,7 @@ impl<F: FileSystem, I: Intake<F>> Core<F, I> {
 
     /// Queues what holds `weight` permits of room already. An answer that it is closed may be there
     /// at once.
-    pub(super) fn push(self: &Arc<Self>, weight: u32, work: Work<I::Entry, Job<F, I>>) -> SlotId {
+    pub(super) fn push(self: &Arc<Self>, weight: u32, work: Work<I::Entry, Job<I, H>>) -> SlotId {
         let mut front = lock(&self.front);
         let slot = front.slots.take_place();
         if front.closed {
@@ -236,7 +237,7 @@ impl<F: FileSystem, I: Intake<F>> Core<F, I> {
 
     fn poll_driver(
         self: &Arc<Self>,
-        driver: &mut Driver<F, I>,
+        driver: &mut Driver<F, I, H>,
         may_wait: bool,
         afterwards: &mut Afterwards,
     ) -> Poll<()> {
@@ -260,7 +261,7 @@ impl<F: FileSystem, I: Intake<F>> Core<F, I> {
                     flusher.stage();
                 }
                 let began = may_wait.then(|| (self.clock.now(), waited));
-                (Box::pin(flusher.write()) as TurnFuture<F, I>, began)
+                (Box::pin(flusher.write()) as TurnFuture<F, I, H>, began)
             }
         };
         let waker = Waker::from(Arc::clone(self));
@@ -294,7 +295,7 @@ impl<F: FileSystem, I: Intake<F>> Core<F, I> {
     }
 
     /// Waits a moment for more entries, if that pays.
-    fn wait_to_fill(&self, flusher: &mut Flusher<F, I>) -> Option<(usize, std::time::Duration)> {
+    fn wait_to_fill(&self, flusher: &mut Flusher<F, I, H>) -> Option<(usize, std::time::Duration)> {
         let queued = || self.queued.load(Ordering::Relaxed);
         let before = queued();
         let target = flusher.fill.target(before)?;
@@ -310,7 +311,7 @@ impl<F: FileSystem, I: Intake<F>> Core<F, I> {
     }
 }
 
-impl<F: FileSystem, I: Intake<F>> Wake for Core<F, I> {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> Wake for Core<F, I, H> {
     /// The file system has something for the turn that is under way.
     fn wake(self: Arc<Self>) {
         let mut front = lock(&self.front);
@@ -335,7 +336,7 @@ impl<F: FileSystem, I: Intake<F>> Wake for Core<F, I> {
     }
 }
 
-impl<F: FileSystem, I: Intake<F>> Turns for Core<F, I> {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> Turns for Core<F, I, H> {
     fn take_one(self: Arc<Self>) -> bool {
         lock(&self.front).phase = Phase::Running { again: false };
         let wreck = WreckOnPanic(&*self);

@@ -9,21 +9,22 @@ use sq_sim::FileSystem;
 use super::append::Append;
 use super::fill::FillWait;
 use super::front::{Front, Queued, Work};
+use super::head::Head;
 use super::intake::{Intake, Outcome, Stage};
 use super::slots::{Answered, SlotId};
 use crate::error::Error;
-use crate::wal::WalWriter;
 
 /// Something that needs the writer for itself.
-pub(super) type Job<F, I> = Box<
+pub(super) type Job<I, H> = Box<
     dyn for<'a> FnOnce(
-            &'a mut Option<WalWriter<F>>,
+            &'a mut Option<H>,
             &'a mut I,
         ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>
         + Send,
 >;
 
-pub(super) type FrontOf<F, I> = Front<<I as Intake<F>>::Entry, <I as Intake<F>>::Answer, Job<F, I>>;
+pub(super) type FrontOf<F, I, H> =
+    Front<<I as Intake<F>>::Entry, <I as Intake<F>>::Answer, Job<I, H>>;
 
 /// How much one turn takes.
 #[derive(Clone, Copy, Debug)]
@@ -42,12 +43,12 @@ struct Waiting<S> {
 }
 
 /// The one who writes.
-pub(super) struct Flusher<F: FileSystem, I: Intake<F>> {
+pub(super) struct Flusher<F: FileSystem, I: Intake<F>, H: Head<F>> {
     /// Gone once the log is closed.
-    writer: Option<WalWriter<F>>,
+    head: Option<H>,
     intake: I,
     limits: TurnLimits,
-    taken: Vec<Queued<I::Entry, Job<F, I>>>,
+    taken: Vec<Queued<I::Entry, Job<I, H>>>,
     frames: Vec<Append>,
     /// How many of the frames are durable.
     written: usize,
@@ -61,10 +62,10 @@ pub(super) struct Flusher<F: FileSystem, I: Intake<F>> {
     pub(super) fill: FillWait,
 }
 
-impl<F: FileSystem, I: Intake<F>> Flusher<F, I> {
-    pub(super) fn new(writer: WalWriter<F>, intake: I, limits: TurnLimits, fill: FillWait) -> Self {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> Flusher<F, I, H> {
+    pub(super) fn new(head: H, intake: I, limits: TurnLimits, fill: FillWait) -> Self {
         Self {
-            writer: Some(writer),
+            head: Some(head),
             intake,
             limits,
             taken: Vec::new(),
@@ -86,7 +87,7 @@ impl<F: FileSystem, I: Intake<F>> Flusher<F, I> {
 
     /// Takes from the queue what goes into a turn: a job alone, or entries up to the limits, at least
     /// one. Whether there was something.
-    pub(super) fn take(&mut self, front: &mut FrontOf<F, I>) -> bool {
+    pub(super) fn take(&mut self, front: &mut FrontOf<F, I, H>) -> bool {
         let mut bytes = 0;
         while let Some(next) = front.queue.front() {
             let len = match &next.work {
@@ -115,7 +116,7 @@ impl<F: FileSystem, I: Intake<F>> Flusher<F, I> {
         if is_job {
             return;
         }
-        let Some(writer) = &mut self.writer else {
+        let Some(head) = &mut self.head else {
             for queued in self.taken.drain(..) {
                 self.answers
                     .push((queued.slot, Answered::Append(I::closed())));
@@ -123,8 +124,8 @@ impl<F: FileSystem, I: Intake<F>> Flusher<F, I> {
             }
             return;
         };
-        self.intake.begin(writer);
-        let mut offset = writer.next_offset();
+        self.intake.begin(head.writer_mut());
+        let mut offset = head.writer().next_offset();
         for Queued { slot, weight, work } in self.taken.drain(..) {
             let Work::Append(entry) = work else {
                 continue;
@@ -152,16 +153,16 @@ impl<F: FileSystem, I: Intake<F>> Flusher<F, I> {
     pub(super) async fn write(mut self: Box<Self>) -> Box<Self> {
         if let Some(Queued { slot, weight, work }) = self.taken.pop() {
             if let Work::Job(job) = work {
-                job(&mut self.writer, &mut self.intake).await;
+                job(&mut self.head, &mut self.intake).await;
             }
             self.answers.push((slot, Answered::Job));
             self.freed += weight as usize;
             return self;
         }
-        if let Some(writer) = &mut self.writer
+        if let Some(head) = &mut self.head
             && let Some(rest @ [_, ..]) = self.frames.get(self.written..)
         {
-            match writer.append_frames(rest).await {
+            match head.append(rest).await {
                 Ok(count) => self.written += count,
                 Err(error) => self.failure = Some(Arc::new(error)),
             }
@@ -172,11 +173,11 @@ impl<F: FileSystem, I: Intake<F>> Flusher<F, I> {
     /// Settles what the write decided. Returns the frames that are of no more use, to be dropped when
     /// nobody waits for it.
     pub(super) fn settle(&mut self) -> Vec<Append> {
-        let Some(writer) = &mut self.writer else {
+        let Some(head) = &mut self.head else {
             return Vec::new();
         };
         let outcome = Outcome {
-            end_offset: writer.next_offset(),
+            end_offset: head.writer().next_offset(),
             failure: self.failure.as_ref(),
         };
         self.entries = 0;
@@ -192,7 +193,7 @@ impl<F: FileSystem, I: Intake<F>> Flusher<F, I> {
             self.freed += next.weight as usize;
             self.entries += 1;
         }
-        self.intake.end(writer, outcome);
+        self.intake.end(head.writer_mut(), outcome);
         let over = self.failure.take().is_some() || self.written >= self.frames.len();
         if !over {
             return Vec::new();

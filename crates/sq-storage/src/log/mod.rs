@@ -69,6 +69,7 @@ mod executor;
 mod fill;
 mod flusher;
 mod front;
+mod head;
 mod intake;
 mod park;
 mod slots;
@@ -84,6 +85,7 @@ use sq_sim::FileSystem;
 pub use append::Append;
 pub use error::AppendError;
 pub use executor::{AppendThreads, Executor};
+pub use head::Head;
 pub use intake::{Direct, DirectEntry, Intake, Outcome, Stage};
 
 use self::core::Core;
@@ -129,9 +131,9 @@ impl Default for LogConfig {
 /// A handle of a partition's log, to be cloned for everyone who appends.
 ///
 /// See the [module](self) for what it does. An [`Intake`] other than [`Direct`] decides about entries
-/// when their offset is known.
-pub struct Log<F: FileSystem, I: Intake<F> = Direct> {
-    core: Arc<Core<F, I>>,
+/// when their offset is known, and a [`Head`] other than a [`WalWriter`] about where segments end.
+pub struct Log<F: FileSystem, I: Intake<F> = Direct, H: Head<F> = WalWriter<F>> {
+    core: Arc<Core<F, I, H>>,
     reader: LogReader<F>,
     limits: Limits,
 }
@@ -145,10 +147,10 @@ struct Limits {
     sync: SyncPolicy,
 }
 
-impl<F: FileSystem> Log<F> {
+impl<F: FileSystem, H: Head<F>> Log<F, Direct, H> {
     /// A log whose entries need no decision.
-    pub fn new(writer: WalWriter<F>, config: LogConfig) -> Self {
-        Self::with_intake(writer, Direct, config)
+    pub fn new(head: H, config: LogConfig) -> Self {
+        Self::with_intake(head, Direct, config)
     }
 
     /// Appends one record and returns its offset once it is durable. Blocks the thread.
@@ -207,7 +209,10 @@ impl<F: FileSystem> Log<F> {
     ///
     /// # Errors
     /// [`AppendError::Failed`] for what can't be appended at all; anything else is the answer's.
-    pub async fn submit(&self, append: impl Into<Append>) -> Result<Pending<F>, AppendError> {
+    pub async fn submit(
+        &self,
+        append: impl Into<Append>,
+    ) -> Result<Pending<F, Direct, H>, AppendError> {
         let append = self.checked(append.into())?;
         Ok(self.enter(DirectEntry::One(append)).await)
     }
@@ -230,9 +235,10 @@ impl<F: FileSystem> Log<F> {
     }
 }
 
-impl<F: FileSystem, I: Intake<F>> Log<F, I> {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> Log<F, I, H> {
     /// A log whose entries go through an intake.
-    pub fn with_intake(writer: WalWriter<F>, intake: I, config: LogConfig) -> Self {
+    pub fn with_intake(head: H, intake: I, config: LogConfig) -> Self {
+        let writer = head.writer();
         let reader = writer.reader();
         let entries = config.queue_entries.max(1);
         let limits = Limits {
@@ -247,7 +253,7 @@ impl<F: FileSystem, I: Intake<F>> Log<F, I> {
         };
         let clock = writer.clock();
         let fill = FillWait::new(config.fill_wait);
-        let flusher = Flusher::new(writer, intake, turn, fill);
+        let flusher = Flusher::new(head, intake, turn, fill);
         let room = limits.queue_bytes as usize;
         let core = Core::new(flusher, room, config.executor, clock);
         Self {
@@ -263,7 +269,7 @@ impl<F: FileSystem, I: Intake<F>> Log<F, I> {
     }
 
     /// Queues an entry, waiting for room if there is none.
-    pub async fn enter(&self, entry: I::Entry) -> Pending<F, I> {
+    pub async fn enter(&self, entry: I::Entry) -> Pending<F, I, H> {
         let weight = self.weight(&entry);
         self.core.room(weight).await;
         self.pending(self.core.push(weight, Work::Append(entry)))
@@ -280,15 +286,15 @@ impl<F: FileSystem, I: Intake<F>> Log<F, I> {
         block_on(pending)
     }
 
-    /// Runs `work` on the writer, behind everything that is queued and before anything that is queued
-    /// later, where appends are made. The writer is gone once the log is closed.
+    /// Runs `work` on the writer, or whatever else is its [`Head`], behind everything that is queued and
+    /// before anything that is queued later, where appends are made. It is gone once the log is closed.
     ///
     /// # Errors
     /// [`AppendError::Closed`] if the log was closed before it came to that.
     pub async fn with_writer<T: Send + 'static>(
         &self,
         work: impl for<'a> FnOnce(
-            &'a mut Option<WalWriter<F>>,
+            &'a mut Option<H>,
             &'a mut I,
         ) -> Pin<Box<dyn Future<Output = T> + Send + 'a>>
         + Send
@@ -340,10 +346,10 @@ impl<F: FileSystem, I: Intake<F>> Log<F, I> {
     /// # Errors
     /// As there.
     pub async fn sync(&self) -> Result<(), AppendError> {
-        let synced = self.with_writer(|writer, _| {
+        let synced = self.with_writer(|head, _| {
             Box::pin(async move {
-                match writer {
-                    Some(writer) => writer.sync().await.map_err(AppendError::from),
+                match head {
+                    Some(head) => head.sync().await.map_err(AppendError::from),
                     None => Err(AppendError::Closed),
                 }
             })
@@ -358,11 +364,11 @@ impl<F: FileSystem, I: Intake<F>> Log<F, I> {
     /// As for [`WalWriter::close`]; every append that was answered is as durable as before.
     /// [`AppendError::Closed`] if it was closed before.
     pub async fn close(&self) -> Result<(), AppendError> {
-        let closed = self.with_writer(|writer, _| {
-            let writer = writer.take();
+        let closed = self.with_writer(|head, _| {
+            let head = head.take();
             Box::pin(async move {
-                match writer {
-                    Some(writer) => writer.close().await.map_err(AppendError::from),
+                match head {
+                    Some(head) => head.close().await.map_err(AppendError::from),
                     None => Err(AppendError::Closed),
                 }
             })
@@ -387,7 +393,7 @@ impl<F: FileSystem, I: Intake<F>> Log<F, I> {
             .min(self.limits.queue_bytes)
     }
 
-    fn pending(&self, slot: SlotId) -> Pending<F, I> {
+    fn pending(&self, slot: SlotId) -> Pending<F, I, H> {
         Pending {
             core: Arc::clone(&self.core),
             slot: Some(slot),
@@ -396,16 +402,16 @@ impl<F: FileSystem, I: Intake<F>> Log<F, I> {
     }
 }
 
-/// Work on the writer, as a job that leaves its output where it is looked for.
-fn job<F: FileSystem, I: Intake<F>, T: Send + 'static>(
+/// Work on the head, as a job that leaves its output where it is looked for.
+fn job<I, H, T: Send + 'static>(
     work: impl for<'a> FnOnce(
-        &'a mut Option<WalWriter<F>>,
+        &'a mut Option<H>,
         &'a mut I,
     ) -> Pin<Box<dyn Future<Output = T> + Send + 'a>>
     + Send
     + 'static,
     output: Arc<Mutex<Option<T>>>,
-) -> Job<F, I> {
+) -> Job<I, H> {
     Box::new(move |writer, intake| {
         let work = work(writer, intake);
         Box::pin(async move {
@@ -415,7 +421,7 @@ fn job<F: FileSystem, I: Intake<F>, T: Send + 'static>(
     })
 }
 
-impl<F: FileSystem, I: Intake<F>> Clone for Log<F, I> {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> Clone for Log<F, I, H> {
     fn clone(&self) -> Self {
         Self {
             core: Arc::clone(&self.core),
@@ -425,7 +431,7 @@ impl<F: FileSystem, I: Intake<F>> Clone for Log<F, I> {
     }
 }
 
-impl<F: FileSystem, I: Intake<F>> fmt::Debug for Log<F, I> {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> fmt::Debug for Log<F, I, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Log")
             .field("reader", &self.reader)
@@ -435,14 +441,14 @@ impl<F: FileSystem, I: Intake<F>> fmt::Debug for Log<F, I> {
 
 /// An append on its way: a future of its answer. Dropping it does not take the append back.
 #[must_use = "the answer says whether it was stored"]
-pub struct Pending<F: FileSystem, I: Intake<F> = Direct> {
-    core: Arc<Core<F, I>>,
+pub struct Pending<F: FileSystem, I: Intake<F> = Direct, H: Head<F> = WalWriter<F>> {
+    core: Arc<Core<F, I, H>>,
     /// Gone once the answer was fetched.
     slot: Option<SlotId>,
     may_wait: bool,
 }
 
-impl<F: FileSystem, I: Intake<F>> Pending<F, I> {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> Pending<F, I, H> {
     fn poll_answered(&mut self, context: &Context<'_>) -> Poll<Answered<I::Answer>> {
         let Some(slot) = self.slot else {
             return Poll::Ready(Answered::Closed);
@@ -455,7 +461,7 @@ impl<F: FileSystem, I: Intake<F>> Pending<F, I> {
     }
 }
 
-impl<F: FileSystem, I: Intake<F>> Future for Pending<F, I> {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> Future for Pending<F, I, H> {
     type Output = I::Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<I::Answer> {
@@ -466,7 +472,7 @@ impl<F: FileSystem, I: Intake<F>> Future for Pending<F, I> {
     }
 }
 
-impl<F: FileSystem, I: Intake<F>> Drop for Pending<F, I> {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> Drop for Pending<F, I, H> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
             self.core.abandon(slot);
@@ -474,16 +480,16 @@ impl<F: FileSystem, I: Intake<F>> Drop for Pending<F, I> {
     }
 }
 
-impl<F: FileSystem, I: Intake<F>> fmt::Debug for Pending<F, I> {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> fmt::Debug for Pending<F, I, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pending").finish_non_exhaustive()
     }
 }
 
 /// A job on its way.
-struct Finished<F: FileSystem, I: Intake<F>>(Pending<F, I>);
+struct Finished<F: FileSystem, I: Intake<F>, H: Head<F>>(Pending<F, I, H>);
 
-impl<F: FileSystem, I: Intake<F>> Future for Finished<F, I> {
+impl<F: FileSystem, I: Intake<F>, H: Head<F>> Future for Finished<F, I, H> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {

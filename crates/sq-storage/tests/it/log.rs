@@ -14,8 +14,8 @@ use sq_sim::{
     poll_n_then_drop,
 };
 use sq_storage::log::{
-    Append, AppendError, AppendThreads, Direct, DirectEntry, Executor, Intake, Log, LogConfig,
-    Outcome, Pending, Stage,
+    Append, AppendError, AppendThreads, Direct, DirectEntry, Executor, Head, Intake, Log,
+    LogConfig, Outcome, Pending, Stage,
 };
 use sq_storage::{Action, Batch, Error, LogReader, Record, TopicName, WalConfig, WalWriter};
 
@@ -601,6 +601,82 @@ fn dropped_handles_take_nothing_back() {
         reader.wait_for(0).await;
         assert_eq!(values(&reader).await, [value(0)]);
     });
+}
+
+/// A head whose first append waits until somebody lets it go on.
+struct Gated {
+    writer: WalWriter<OsFileSystem>,
+    gate: Option<tokio::sync::oneshot::Receiver<()>>,
+}
+
+impl Head<OsFileSystem> for Gated {
+    fn writer(&self) -> &WalWriter<OsFileSystem> {
+        &self.writer
+    }
+
+    fn writer_mut(&mut self) -> &mut WalWriter<OsFileSystem> {
+        &mut self.writer
+    }
+
+    async fn append(&mut self, frames: &[Append]) -> sq_storage::Result<usize> {
+        if let Some(gate) = self.gate.take() {
+            gate.await.unwrap();
+        }
+        Head::append(&mut self.writer, frames).await
+    }
+
+    async fn sync(&mut self) -> sq_storage::Result<()> {
+        self.writer.sync().await
+    }
+
+    async fn close(self) -> sq_storage::Result<()> {
+        self.writer.close().await
+    }
+}
+
+/// One thread serves a second log while an append to the first waits.
+#[test]
+fn a_head_that_waits_holds_up_no_other_log() {
+    let config = LogConfig {
+        executor: Executor::Threads(AppendThreads::start(1).unwrap()),
+        ..LogConfig::default()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let writer = |name| {
+        block_on(without_clock(
+            OsFileSystem::inline(),
+            &dir.path().join(name),
+        ))
+    };
+    let (open, gate) = tokio::sync::oneshot::channel();
+    let gate = Some(gate);
+    let gated = Log::new(
+        Gated {
+            writer: writer("a"),
+            gate,
+        },
+        config.clone(),
+    );
+    let free = Log::new(writer("b"), config);
+    block_on(async {
+        let mut first = pin!(gated.submit(record(0)).await.unwrap());
+        let second = gated.submit(record(1)).await.unwrap();
+        assert_eq!(free.submit(record(0)).await.unwrap().await.unwrap(), 0);
+        assert!(polled_once(first.as_mut()).is_none());
+        open.send(()).unwrap();
+        assert_eq!(first.await.unwrap(), 0);
+        assert_eq!(second.await.unwrap(), 1);
+        gated.close().await.unwrap();
+        assert_eq!(gated.reader().end_offset(), 2);
+    });
+}
+
+/// What a future gives at its first poll, if anything.
+fn polled_once<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
 }
 
 /// Types that others embed.
