@@ -18,7 +18,7 @@ use crate::codec::Damage;
 const TOPIC: &str = "log";
 
 /// A snapshot is written in pieces of this size, so that entries get in between.
-const PIECE_LEN: usize = 1 << 20;
+const PIECE_LEN: usize = 256 << 10;
 
 /// How much of the journal is read at a time when it is opened.
 const READ_LEN: usize = 4 << 20;
@@ -184,7 +184,29 @@ impl<F: FileSystem> Journal<F> {
     }
 
     pub(super) async fn purge(&self, upto: LogId) -> Result<(), JournalError> {
-        self.write(vec![Body::Purged { upto }]).await
+        self.write(vec![Body::Purged { upto }]).await?;
+        self.trim().await;
+        Ok(())
+    }
+
+    /// Removes the files that nothing needs any more. Where that fails the next time will do.
+    async fn trim(&self) {
+        let mut writer = self.inner.writer.lock().await;
+        let Some(writer) = writer.as_mut() else {
+            return;
+        };
+        let needed = self.view().needed_from(writer.next_offset());
+        let segments = writer.reader().segments();
+        if segments.iter().all(|s| s.end_offset > needed) {
+            return;
+        }
+        let trimmed = match writer.purge_to(needed).await {
+            Ok(()) => writer.removal().run().await,
+            failed => failed,
+        };
+        if let Err(error) = trimmed {
+            tracing::warn!(%error, "files of the metadata's journal were not removed");
+        }
     }
 
     /// Keeps a snapshot. The one before it is no longer needed then.
@@ -213,6 +235,7 @@ impl<F: FileSystem> Journal<F> {
             });
             self.write_with(writer, vec![body]).await?;
         }
+        self.trim().await;
         Ok(())
     }
 
@@ -256,6 +279,7 @@ impl<F: FileSystem> Journal<F> {
             let mut view = self.view_mut();
             for (record, offset) in records.drain(..written).zip(offset..) {
                 view.follow(record, offset)
+                    .and_then(|()| view.check_begin())
                     .map_err(|damage| JournalError::Damaged {
                         dir: self.inner.dir.clone(),
                         offset,
@@ -298,19 +322,21 @@ async fn read_all<F: FileSystem>(
 ) -> Result<View, JournalError> {
     let mut view = View::default();
     let mut next = reader.start_offset();
+    let damaged = |offset, damage| JournalError::Damaged {
+        dir: config.dir.clone(),
+        offset,
+        damage,
+    };
     while next < reader.end_offset() {
         for frame in reader.read(next, READ_LEN).await? {
             let offset = frame.base_offset;
             let record = Record::decode(&frame.payload.to_bytes());
             record
                 .and_then(|record| view.follow(record, offset))
-                .map_err(|damage| JournalError::Damaged {
-                    dir: config.dir.clone(),
-                    offset,
-                    damage,
-                })?;
+                .map_err(|damage| damaged(offset, damage))?;
             next = frame.end_offset();
         }
     }
+    view.check_begin().map_err(|damage| damaged(next, damage))?;
     Ok(view)
 }

@@ -78,7 +78,7 @@ type StorageError = openraft::StorageError<u64>;
 pub struct StoreConfig {
     /// A directory that is nobody else's. It is created.
     pub dir: PathBuf,
-    /// The size of a journal's file, in bytes: what is removed at a time.
+    /// The size of a journal's file, in bytes: what is removed at a time, and a commit may wait for it.
     pub segment_bytes: u64,
     /// Where the ids of the journal's segments come from.
     pub segment_ids: SegmentIds,
@@ -87,11 +87,11 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// The defaults for a directory: files of 8 MiB, random ids, the system's clock.
+    /// The defaults for a directory: files of 1 MiB, random ids, the system's clock.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
-            segment_bytes: 8 << 20,
+            segment_bytes: 1 << 20,
             segment_ids: SegmentIds::from_system(),
             clock: Arc::new(SystemClock),
         }

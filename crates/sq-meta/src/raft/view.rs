@@ -25,6 +25,8 @@ pub(super) struct View {
     pub(super) snapshot: Option<StoredSnapshot>,
     /// The entries behind the purged ones, each with its record's offset.
     entries: VecDeque<(Entry, u64)>,
+    /// The offset of the record that says up to where entries are purged.
+    purged_at: Option<u64>,
     /// A snapshot that is being written.
     partial: Option<Partial>,
 }
@@ -45,7 +47,7 @@ impl View {
         match record.body {
             Body::Entry(entry) => self.add(entry, offset)?,
             Body::Truncated { since } => self.truncate(since),
-            Body::Purged { upto } => self.purge(upto),
+            Body::Purged { upto } => self.purge(upto, offset),
             Body::Committed => {}
             Body::Snapshot(piece) => self.piece(piece, offset)?,
         }
@@ -60,17 +62,28 @@ impl View {
             // It is part of what the snapshot holds.
             return Ok(());
         }
-        // The first of all may have any index: those before it were removed with their files.
-        let follows = self
-            .last_log_id()
-            .is_none_or(|last| entry.log_id.index == last.index.wrapping_add(1));
-        if !follows {
+        // The first one of all may have any index: replay may begin with an entry whose predecessors
+        // are gone with their files, since they, and with them this one, were truncated later.
+        let last = self.entries.back().map(|(last, _)| last.log_id.index);
+        if last.is_some_and(|last| last.checked_add(1) != Some(entry.log_id.index)) {
             return Err(Damage::Content(
                 "an entry does not follow the one before it",
             ));
         }
         self.entries.push_back((entry, offset));
         Ok(())
+    }
+
+    /// Checks that the first entry follows what was purged, as it does after every record but in the
+    /// middle of a replay.
+    pub(super) fn check_begin(&self) -> Result<(), Damage> {
+        let first = self.entries.front().map(|(first, _)| first.log_id.index);
+        match (self.purged, first) {
+            (Some(purged), Some(first)) if purged.index.checked_add(1) != Some(first) => Err(
+                Damage::Content("an entry does not follow what was purged before it"),
+            ),
+            _ => Ok(()),
+        }
     }
 
     fn truncate(&mut self, since: u64) {
@@ -80,12 +93,15 @@ impl View {
         self.entries.truncate(keep);
     }
 
-    fn purge(&mut self, upto: LogId) {
+    fn purge(&mut self, upto: LogId, offset: u64) {
         let gone = self
             .entries
             .partition_point(|(e, _)| e.log_id.index <= upto.index);
         self.entries.drain(..gone);
-        self.purged = self.purged.max(Some(upto));
+        if self.purged <= Some(upto) {
+            self.purged = Some(upto);
+            self.purged_at = Some(offset);
+        }
     }
 
     fn piece(&mut self, piece: Piece, offset: u64) -> Result<(), Damage> {
@@ -142,5 +158,16 @@ impl View {
             .take_while(|e| to.is_none_or(|to| e.log_id.index < to))
             .cloned()
             .collect()
+    }
+
+    /// The first offset of the journal that anything here still needs; `end` if nothing does.
+    pub(super) fn needed_from(&self, end: u64) -> u64 {
+        let needed = [
+            self.entries.front().map(|(_, offset)| *offset),
+            self.snapshot.as_ref().map(|s| s.first),
+            self.partial.as_ref().map(|p| p.first),
+            self.purged_at,
+        ];
+        needed.into_iter().flatten().min().unwrap_or(end)
     }
 }

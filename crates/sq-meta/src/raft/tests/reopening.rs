@@ -4,7 +4,7 @@ use openraft::EntryPayload;
 use openraft::storage::{RaftLogStorage, RaftStateMachine};
 use sq_sim::{InMemoryFileSystem, Keep};
 
-use super::support::{DIR, Opened, block_on, config, entries, entry, id};
+use super::support::{DIR, Opened, Stop, block_on, config, entries, entry, id};
 use crate::command::Command;
 use crate::raft::record::{Body, Piece, Record};
 use crate::raft::{
@@ -320,6 +320,70 @@ fn a_snapshot_that_can_not_be_read_takes_no_others_place() {
         let found = Opened::on(&fs, 2).await.durable().await;
         assert_eq!(found.snapshot, Some(id(0, 4)));
     });
+}
+
+#[test]
+fn what_nothing_needs_any_more_is_removed() {
+    block_on(async {
+        let fs = InMemoryFileSystem::new(1);
+        let mut node = Opened::on(&fs, 1).await;
+        let is_journal = |p: &std::path::PathBuf| p.extension().is_some_and(|e| e == "wal");
+        let mut most = 0;
+        for round in 0..40 {
+            let from = round * 30;
+            node.append(entries(0, from..from + 30)).await.unwrap();
+            node.snapshot(from + 25).await.unwrap();
+            node.log.purge(id(0, from + 20)).await.unwrap();
+            most = most.max(fs.files().iter().filter(|p| is_journal(p)).count());
+        }
+        // Each round fills more than two.
+        assert!(most <= 6, "{most} files");
+        // All is purged and snapshotted anew, so that only two records still count.
+        node.snapshot(1199).await.unwrap();
+        node.log.purge(id(0, 1199)).await.unwrap();
+        for _ in 0..40 {
+            node.snapshot(1199).await.unwrap();
+        }
+        let before = node.durable().await;
+        fs.power_loss(Keep::None);
+        assert_eq!(Opened::on(&fs, 2).await.durable().await, before);
+    });
+}
+
+#[test]
+fn a_journal_may_begin_with_entries_that_were_truncated_and_whose_predecessors_are_gone() {
+    // Entries 6 to 30 lay before the record that purged 0 to 5, entry 31 behind it. Then 6 to 31 were
+    // truncated, another 6 came, and with a snapshot of it all before the purge's record went. The next
+    // opening read first that 0 to 5 are purged, then entry 31, took that for damage and refused to
+    // start, although the records behind it say that 31 is gone.
+    block_on(async {
+        for last in 31..50 {
+            let fs = InMemoryFileSystem::new(1);
+            let mut node = Opened::on(&fs, 1).await;
+            node.vote(1).await.unwrap();
+            node.append(entries(0, 0..last)).await.unwrap();
+            node.snapshot(5).await.unwrap();
+            node.log.purge(id(0, 5)).await.unwrap();
+            node.append(entries(0, last..last + 6)).await.unwrap();
+            node.log.truncate(id(0, 6)).await.unwrap();
+            node.append(entries(1, 6..7)).await.unwrap();
+            node.snapshot(6).await.unwrap();
+            assert!(journal_begins_at(&fs) > 0, "nothing is removed");
+            let before = node.durable().await;
+            for stop in Stop::ALL {
+                stop.strike(&fs);
+                let found = Opened::on(&fs, 2).await.durable().await;
+                assert_eq!(found, before, "{last} entries, {stop:?}");
+            }
+        }
+    });
+}
+
+/// The journal's offset of the first record that has a file.
+fn journal_begins_at(fs: &InMemoryFileSystem) -> u64 {
+    let files = fs.files().into_iter();
+    let names = files.filter_map(|p| p.file_name()?.to_str()?.strip_suffix(".wal")?.parse().ok());
+    names.min().unwrap()
 }
 
 #[test]
