@@ -5,13 +5,22 @@ use crate::{Epoch, SegmentId, Ticket};
 /// Something that happened. Times are handed to [`Roll::on`](crate::Roll::on) beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// A group of records is about to be written as one frame. Answered by
+    /// A group of records is about to be written, as one frame, or as several that fit
+    /// [`Roll::room`](crate::Roll::room) together. Answered by
     /// [`Action::Write`](crate::Action::Write), possibly behind a switch, or by
     /// [`Action::Refuse`](crate::Action::Refuse).
     Append {
-        /// The frame's length.
+        /// The length of what is written.
         bytes: u64,
         /// How many offsets it takes; at least one.
+        records: u64,
+    },
+    /// The end of what was last answered by [`Action::Write`](crate::Action::Write) was not written
+    /// after all, and no other broker has heard of it: its offsets are given anew.
+    Withdrawn {
+        /// The length of what was not written.
+        bytes: u64,
+        /// How many offsets it would have taken.
         records: u64,
     },
     /// Frames that take no offset went to the active segment: frames that an action asked to write

@@ -102,6 +102,7 @@ mod limits;
 mod roll;
 mod schedule;
 mod slack;
+mod source;
 
 pub use action::{Action, Refusal, Switch, Trigger};
 pub use event::{Event, PrepareFailure};
@@ -111,3 +112,4 @@ pub use limits::{Limits, Patience};
 pub use roll::{Roll, Start, State};
 pub use schedule::Preparations;
 pub use slack::{InvalidSoftMark, Latencies, Slack, SlackSettings, SoftMark};
+pub use source::{LocalSource, Request, Seal, SourceError, SuccessorSource};

@@ -74,6 +74,21 @@ pub enum Error {
         /// How many files failed without a good append between them.
         poisoned_in_a_row: u32,
     },
+    /// The segment before is full or takes no further write, and the next one is not ready yet. Nothing
+    /// was written.
+    #[error("{path}: the next segment is not ready yet")]
+    NoSuccessor {
+        /// The partition's directory.
+        path: PathBuf,
+    },
+    /// Whoever decided where the log's segments end has stopped: another leads, or the log is deleted.
+    #[error("{path} is not written any more: {reason}")]
+    Stopped {
+        /// The partition's directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// An append larger than a frame may be.
     #[error("{bytes} bytes are more than a frame may have ({limit})")]
     TooLarge {
@@ -206,10 +221,12 @@ impl Error {
     /// What a caller should do.
     pub fn action(&self) -> Action {
         match self {
-            Self::Io { .. } | Self::Write { .. } | Self::Sync { .. } | Self::DiskFull { .. } => {
-                Action::Retry
-            }
-            Self::ReadOnly { .. } => Action::Reopen,
+            Self::Io { .. }
+            | Self::Write { .. }
+            | Self::Sync { .. }
+            | Self::DiskFull { .. }
+            | Self::NoSuccessor { .. } => Action::Retry,
+            Self::ReadOnly { .. } | Self::Stopped { .. } => Action::Reopen,
             Self::Damaged { .. }
             | Self::MissingSegment { .. }
             | Self::UnknownStart { .. }

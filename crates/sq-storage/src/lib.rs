@@ -114,8 +114,8 @@ pub use record::{Header, Record};
 pub use reserve::Reserve;
 pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
-    Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload, Preparation,
-    Prepared, RecoveryReport, Removal, Retention, Rotation, Scrub, ScrubFinding, ScrubTotals,
-    SegmentCache, SegmentIds, SegmentInfo, StoredFrame, SyncPolicy, TailCache, WalConfig,
-    WalWriter, Zeroing,
+    ActiveSegment, Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload,
+    Preparation, Prepared, Preparer, RecoveryReport, Removal, Retention, Rotation, Scrub,
+    ScrubFinding, ScrubTotals, SegmentCache, SegmentIds, SegmentInfo, StoredFrame, SyncPolicy,
+    TailCache, WalConfig, WalWriter, Zeroing,
 };

@@ -7,7 +7,7 @@ use crate::{Action, Refusal};
 
 impl Roll {
     pub(super) fn append(&mut self, bytes: u64, records: u64, actions: &mut Vec<Action>) {
-        if let Some(trigger) = self.passes_cap(bytes) {
+        if let Some(trigger) = self.passes_cap(bytes, self.active.age(self.now)) {
             self.active.trigger.get_or_insert(trigger);
             self.switch(actions);
         }
@@ -25,6 +25,17 @@ impl Roll {
         self.account(bytes);
     }
 
+    /// Never below what is acknowledged, or what another segment holds.
+    pub(super) fn withdraw(&mut self, bytes: u64, records: u64) {
+        let least = self.committed.max(self.active.base);
+        self.next = self.next.saturating_sub(records).max(least);
+        self.active.bytes = self.active.bytes.saturating_sub(bytes);
+        self.active.durable = self.active.durable.min(self.next);
+        if self.is_empty() {
+            self.active.began = None;
+        }
+    }
+
     pub(super) fn account(&mut self, bytes: u64) {
         self.active.bytes = self.size_with(bytes);
         self.active.began.get_or_insert(self.now);
@@ -32,12 +43,12 @@ impl Roll {
     }
 
     /// Why a frame of that length belongs on the next segment, if it does.
-    fn passes_cap(&self, bytes: u64) -> Option<Trigger> {
+    pub(super) fn passes_cap(&self, bytes: u64, age: Duration) -> Option<Trigger> {
         if self.is_empty() {
             None
         } else if self.size_with(bytes) > self.limits.cap_bytes {
             Some(Trigger::Size)
-        } else if self.active.age(self.now) >= self.limits.cap_age {
+        } else if age >= self.limits.cap_age {
             Some(Trigger::Age)
         } else {
             None

@@ -43,6 +43,10 @@ impl Roll {
     }
 
     /// Where the successor of a segment that ends at `end` begins.
+    #[cfg_attr(
+        not(feature = "mutants"),
+        expect(clippy::unused_self, reason = "it has every guard")
+    )]
     fn bind(&self, end: u64) -> u64 {
         #[cfg(feature = "mutants")]
         if !self.has(Guard::BaseAtSwitch) {

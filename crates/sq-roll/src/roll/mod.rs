@@ -200,33 +200,46 @@ impl Roll {
         draw: &mut dyn FnMut() -> SegmentId,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
+        self.handle(now, event, draw, &mut actions);
+        actions
+    }
+
+    /// [`on`](Self::on) that says what to do behind what is in `actions` already, whose room serves one
+    /// event after the other.
+    pub fn handle(
+        &mut self,
+        now: Duration,
+        event: Event,
+        draw: &mut dyn FnMut() -> SegmentId,
+        actions: &mut Vec<Action>,
+    ) {
         self.now = self.now.max(now);
         if let Some(refusal) = self.stopped {
             if matches!(event, Event::Append { .. }) {
                 actions.push(Action::Refuse(refusal));
             }
-            return actions;
+            return;
         }
         match event {
-            Event::Append { bytes, records } => self.append(bytes, records, &mut actions),
+            Event::Append { bytes, records } => self.append(bytes, records, actions),
+            Event::Withdrawn { bytes, records } => self.withdraw(bytes, records),
             Event::Accounted { bytes } => self.account(bytes),
-            Event::Tick => self.repeat(&mut actions, draw),
+            Event::Tick => self.repeat(actions, draw),
             Event::Durable { segment, end } => self.durable(segment, end),
-            Event::ReplicaFailed { segment } => self.replica_failed(segment, &mut actions),
+            Event::ReplicaFailed { segment } => self.replica_failed(segment, actions),
             Event::Ready { successor } => self.ready(successor),
             Event::PrepareFailed { successor, failure } => {
-                self.prepare_failed(successor, failure, &mut actions);
+                self.prepare_failed(successor, failure, actions);
             }
-            Event::Abandoned { successor } => self.abandoned(successor, &mut actions),
-            Event::Sealed { segment } => self.sealed(segment, &mut actions),
+            Event::Abandoned { successor } => self.abandoned(successor, actions),
+            Event::Sealed { segment } => self.sealed(segment, actions),
             Event::SealRequested => self.seal_requested(),
-            Event::Fenced { epoch } => self.fenced(epoch, &mut actions),
-            Event::Deleted => self.stop(Refusal::Deleted, &mut actions),
+            Event::Fenced { epoch } => self.fenced(epoch, actions),
+            Event::Deleted => self.stop(Refusal::Deleted, actions),
         }
         if self.stopped.is_none() {
-            self.proceed(&mut actions, draw);
+            self.proceed(actions, draw);
         }
-        actions
     }
 
     /// Does what the state allows by now, whatever led to it.
@@ -321,6 +334,33 @@ impl Roll {
     /// Its age, from its first frame on; zero while it is empty.
     pub fn active_age(&self) -> Duration {
         self.active.age(self.now)
+    }
+
+    /// What will make it end, once something will: its soft mark is passed.
+    pub fn trigger(&self) -> Option<Trigger> {
+        self.active.trigger
+    }
+
+    /// Whether it will not be written any more, and ends as soon as there is a successor.
+    pub fn is_ending(&self) -> bool {
+        self.active.at_once
+    }
+
+    /// How many bytes it takes before an append goes to the successor, or is refused where that is not
+    /// ready. A single frame that is larger still has a place where the segment is empty.
+    pub fn room(&self) -> u64 {
+        let limit = if self.successor.is_ready() {
+            self.limits.cap_bytes
+        } else {
+            self.limits.hard_bytes()
+        };
+        limit.saturating_sub(self.active.bytes)
+    }
+
+    /// Whether an append of so many bytes would go to the successor by now.
+    pub fn switches_for(&self, now: Duration, bytes: u64) -> bool {
+        let age = self.active.age(now);
+        self.successor.is_ready() && self.old.is_none() && self.passes_cap(bytes, age).is_some()
     }
 
     /// The segment before it and the first offset that it doesn't hold, until its seal is committed.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -49,6 +50,19 @@ impl Framed for Batch {
     fn payload_crc(&self) -> Option<u32> {
         None
     }
+}
+
+/// The segment that appends go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActiveSegment {
+    /// Its id.
+    pub id: u64,
+    /// Its first offset.
+    pub base_offset: u64,
+    /// The bytes of its header and frames.
+    pub bytes: u64,
+    /// Its age, also across restarts.
+    pub age: Duration,
 }
 
 /// A segment that takes no further append.

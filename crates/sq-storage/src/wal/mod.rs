@@ -30,13 +30,13 @@ mod writer;
 mod zeroing;
 
 pub(crate) use batch::Framed;
-pub use batch::{Batch, ClosedSegment};
+pub use batch::{ActiveSegment, Batch, ClosedSegment};
 pub use cache::SegmentCache;
 pub use chain::Damage;
 pub use config::{MaintenanceMode, Rotation, SegmentIds, SyncPolicy, WalConfig};
 pub use maintenance::Maintenance;
 pub use payload::Payload;
-pub use prepared::{Preparation, Prepared};
+pub use prepared::{Preparation, Prepared, Preparer};
 pub use reader::{LogReader, SegmentInfo, StoredFrame};
 pub use recovery::{RecoveryReport, UnacknowledgedTail};
 pub use removal::{Removal, remove_file_in_steps};

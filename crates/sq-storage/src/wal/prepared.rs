@@ -12,9 +12,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sq_sim::{FileHandle, FileSystem, create_dir_durably};
 
+use super::config::SegmentIds;
 use super::maintenance::{Backlog, Chore};
 use super::segment::SEGMENT_HEADER_LEN;
-use super::zeroing::Held;
+use super::state::LogState;
+use super::zeroing::{Held, Zeroing};
 use crate::error::{Error, Result};
 
 /// A write of a whole page leaves the page in the cache, so that the first frame, which shares it,
@@ -32,6 +34,47 @@ pub(super) fn parse(name: &OsStr) -> Option<u64> {
     let id = name.to_str()?.strip_suffix(".prepared")?;
     let id = u64::from_str_radix(id, 16).ok()?;
     (name == OsStr::new(&file_name(id))).then_some(id)
+}
+
+/// How much of a successor is zeroed before it counts as ready, in bytes.
+const ZEROED_WHEN_READY: u64 = 4 << 20;
+
+/// What prepares the successors of one log's segments, for somebody who does not have the writer.
+#[derive(Debug)]
+pub struct Preparer<F: FileSystem> {
+    pub(super) dir: PathBuf,
+    pub(super) header: [u8; SEGMENT_HEADER_LEN],
+    pub(super) length: u64,
+    pub(super) zero_ahead_bytes: u64,
+    pub(super) zeroing: Zeroing,
+    pub(super) segment_ids: SegmentIds,
+    pub(super) fs: Arc<F>,
+    pub(super) append_fs: Arc<F>,
+    pub(super) backlog: Arc<Backlog>,
+    pub(super) state: Arc<LogState>,
+}
+
+impl<F: FileSystem> Preparer<F> {
+    /// What it takes to prepare a successor, whose id is drawn unless it is given. An id is used for
+    /// one segment only, ever.
+    pub fn preparation(&self, id: Option<u64>) -> Preparation<F> {
+        let id = id.unwrap_or_else(|| self.segment_ids.draw());
+        let is_segment = self.state.segments().iter().any(|s| s.id == id);
+        let wanted = ZEROED_WHEN_READY
+            .min(self.zero_ahead_bytes)
+            .min(self.length);
+        Preparation {
+            id,
+            dir: self.dir.clone(),
+            header: self.header,
+            length: self.length,
+            zeroed: self.zeroing.take(wanted, 1, false),
+            fs: Arc::clone(&self.fs),
+            append_fs: Arc::clone(&self.append_fs),
+            backlog: Arc::clone(&self.backlog),
+            is_taken: is_segment || !self.backlog.claim(id),
+        }
+    }
 }
 
 /// What a successor is to be. [`run`](Self::run) makes it; it borrows nothing of the writer, so that

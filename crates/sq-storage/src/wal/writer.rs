@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use interval::Unsynced;
 
-use super::batch::{Batch, ClosedSegment, Framed};
+use super::batch::{ActiveSegment, Batch, ClosedSegment, Framed};
 use super::config::{MaintenanceMode, Rotation, WalConfig};
 use super::maintenance::{Backlog, Chore, Maintenance};
 use super::prepared::Prepared;
@@ -74,6 +74,7 @@ pub struct WalWriter<F: FileSystem> {
     pub(super) closed: Vec<ClosedSegment>,
     /// The successor that is ready.
     armed: Option<Prepared<F>>,
+    opens: Opens,
     /// The base of the last file that was created, or was about to be.
     last_attempt: Option<u64>,
     /// The bases of files that opening left and that are no part of the log.
@@ -169,6 +170,7 @@ impl<F: FileSystem> WalWriter<F> {
             write_under_way: false,
             closed: Vec::new(),
             armed: None,
+            opens: Opens::Itself,
             last_attempt: None,
             leftover_bases: recovered.leftover_bases,
             has_rolled: false,
@@ -227,11 +229,26 @@ impl<F: FileSystem> WalWriter<F> {
         self.next_offset
     }
 
-    pub(crate) fn config(&self) -> &WalConfig {
+    /// How the log is kept.
+    pub fn config(&self) -> &WalConfig {
         &self.config
     }
 
-    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+    /// The segment that the next append goes to, if it is there already.
+    pub fn active_segment(&self) -> Option<ActiveSegment> {
+        // A write that was dropped half-way has ended it.
+        let segment = self.segment.as_ref().filter(|_| !self.write_under_way)?;
+        let opened = self.clock.now() - self.segment_opened_at;
+        Some(ActiveSegment {
+            id: segment.id,
+            base_offset: self.segment_base_offset,
+            bytes: self.segment_position,
+            age: opened.saturating_add(self.segment_age_when_opened),
+        })
+    }
+
+    /// The clock that the log goes by.
+    pub fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.clock)
     }
 
@@ -609,6 +626,15 @@ impl<F: FileSystem> std::fmt::Debug for WalWriter<F> {
             .field("next_offset", &self.next_offset)
             .finish_non_exhaustive()
     }
+}
+
+/// Who opens segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opens {
+    /// The writer, where it finds no armed successor.
+    Itself,
+    /// Whoever holds it.
+    OnlyTold,
 }
 
 /// A batch that is a single record.

@@ -89,7 +89,7 @@ impl Unsynced {
 
 impl<F: FileSystem> WalWriter<F> {
     /// Everything below this offset is durable.
-    pub(super) fn durable_offset(&self) -> u64 {
+    pub fn durable_offset(&self) -> u64 {
         match self.unsynced.durable {
             Some(durable) if !self.unsynced.is_empty() => durable.end_offset,
             _ => self.next_offset,
@@ -148,7 +148,10 @@ impl<F: FileSystem> WalWriter<F> {
             let base_offset = self.durable_offset();
             if self.active_segment.is_none() {
                 self.check_writable()?;
-                self.open_segment().await?;
+                if !self.begin_armed(base_offset) {
+                    self.may_open()?;
+                    self.open_segment(self.config.segment_ids.draw()).await?;
+                }
                 let segment = self.segment.as_ref();
                 self.unsynced.durable = segment.map(|segment| segment.extent());
             }

@@ -13,7 +13,7 @@ use super::super::maintenance::MAX_HANDED;
 use super::super::segment::{SEGMENT_HEADER_LEN, SegmentName};
 use super::super::state::{Extent, Segment};
 use super::super::zeroing::Held;
-use super::{Chore, ClosedSegment, MaintenanceMode, WalWriter};
+use super::{Chore, ClosedSegment, MaintenanceMode, Opens, WalWriter};
 use crate::error::{Error, Result};
 
 impl<F: FileSystem> WalWriter<F> {
@@ -56,7 +56,17 @@ impl<F: FileSystem> WalWriter<F> {
         if self.switch() {
             return Ok(());
         }
-        self.open_segment().await
+        self.may_open()?;
+        self.open_segment(self.config.segment_ids.draw()).await
+    }
+
+    /// Whether the writer opens segments by itself.
+    pub(super) fn may_open(&self) -> Result<()> {
+        if self.opens == Opens::Itself {
+            return Ok(());
+        }
+        let path = self.place.dir.clone();
+        Err(Error::NoSuccessor { path })
     }
 
     /// Zeroes ahead of the active segment's head, if that is up to the writer and some is wanted.
@@ -68,9 +78,8 @@ impl<F: FileSystem> WalWriter<F> {
 
     /// Creates the next segment and makes it the active one. Where that fails, the segment before
     /// it stays as it is.
-    pub(super) async fn open_segment(&mut self) -> Result<()> {
+    pub(super) async fn open_segment(&mut self, id: u64) -> Result<()> {
         let base_offset = self.durable_offset();
-        let id = self.config.segment_ids.draw();
         let (name, file) = self.create_file(base_offset, id).await?;
         let path = self.place.dir.join(name.file_name());
         if let Err(e) = self.finish_file(&*file, &path).await {

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use sq_sim::FileSystem;
 
-use super::super::prepared::{Preparation, Prepared};
+use super::super::config::Rotation;
+use super::super::prepared::{Preparation, Prepared, Preparer};
 use super::super::segment::SegmentName;
 use super::super::state::Segment;
-use super::WalWriter;
-
-/// How much of a successor is zeroed before it counts as ready, in bytes.
-const ZEROED_WHEN_READY: u64 = 4 << 20;
+use super::{Opens, WalWriter};
+use crate::error::Result;
 
 impl<F: FileSystem> WalWriter<F> {
     /// What it takes to prepare a successor, whose id is drawn unless it is given. An id is used for
@@ -22,23 +21,44 @@ impl<F: FileSystem> WalWriter<F> {
     /// [`preparation`](Self::preparation) that does its work through another file system, as with
     /// [`reader_through`](Self::reader_through).
     pub fn preparation_through(&self, id: Option<u64>, fs: Arc<F>) -> Preparation<F> {
-        let id = id.unwrap_or_else(|| self.config.segment_ids.draw());
-        let is_segment = self.state.segments().iter().any(|s| s.id == id);
-        let length = self.config.max_segment_bytes;
-        let wanted = ZEROED_WHEN_READY
-            .min(self.config.zero_ahead_bytes)
-            .min(length);
-        Preparation {
-            id,
+        self.preparer_through(fs).preparation(id)
+    }
+
+    /// What prepares successors without the writer, through another file system.
+    pub fn preparer_through(&self, fs: Arc<F>) -> Preparer<F> {
+        Preparer {
             dir: self.place.dir.clone(),
             header: self.place.header.encode(),
-            length,
-            zeroed: self.config.zeroing.take(wanted, 1, false),
+            length: self.config.max_segment_bytes,
+            zero_ahead_bytes: self.config.zero_ahead_bytes,
+            zeroing: self.config.zeroing.clone(),
+            segment_ids: self.config.segment_ids.clone(),
             fs,
             append_fs: Arc::clone(&self.fs),
             backlog: Arc::clone(&self.backlog),
-            is_taken: is_segment || !self.backlog.claim(id),
+            state: Arc::clone(&self.state),
         }
+    }
+
+    /// From now on the writer ends no segment by itself, as with
+    /// [`Rotation::External`](super::super::Rotation::External), and opens none either: it goes on in an
+    /// armed successor only, or in what [`begin`](Self::begin) opens. Where it has neither, an append fails
+    /// with [`Error::NoSuccessor`](crate::Error::NoSuccessor).
+    pub fn take_no_step_alone(&mut self) {
+        self.config.rotation = Rotation::External;
+        self.opens = Opens::OnlyTold;
+    }
+
+    /// Creates a segment under an id that is given, and goes on there. What opening such a segment costs
+    /// is paid here and now: it is for the first segment of a log, and for one of which a restart left
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io); the segment before stays as it is, and the same call may be made again.
+    pub async fn begin(&mut self, id: u64) -> Result<()> {
+        self.retire_if_abandoned();
+        self.settle_unsynced(true).await?;
+        self.open_segment(id).await
     }
 
     /// Gives the writer the successor that it goes on in when the active segment is full, or at the
@@ -76,6 +96,11 @@ impl<F: FileSystem> WalWriter<F> {
         if self.segment.is_some() && self.segment_is_empty() || !self.unsynced.is_empty() {
             return false;
         }
+        self.begin_armed(self.next_offset)
+    }
+
+    /// Makes the armed successor the active segment, from `base_offset` on.
+    pub(super) fn begin_armed(&mut self, base_offset: u64) -> bool {
         let Some(prepared) = self.armed.take() else {
             return false;
         };
@@ -83,7 +108,6 @@ impl<F: FileSystem> WalWriter<F> {
         let Some((file, path, zeroed)) = prepared.into_segment() else {
             return false;
         };
-        let base_offset = self.next_offset;
         let name = SegmentName {
             base_offset,
             id: self.is_base_taken(base_offset).then_some(id),
