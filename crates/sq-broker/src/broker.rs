@@ -6,6 +6,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sq_sim::{Clock, FileSystem};
 use sq_storage::{SegmentIds, TailCache, WalConfig};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
@@ -121,6 +122,7 @@ impl<F: FileSystem> Broker<F> {
                 ..WalConfig::new(data_dir.path())
             },
             opening: Semaphore::new(OPENING_AT_A_TIME),
+            runtime: Handle::current(),
         });
         let topic_rng = StdRng::from_rng(&mut rng);
         let defaults = config.topic.clone();

@@ -189,6 +189,7 @@ mod tests {
     use rand::rngs::StdRng;
     use sq_sim::{InMemoryFileSystem, VirtualClock};
     use sq_storage::TopicName;
+    use sq_storage::log::Executor;
 
     use crate::batch::BatchHeader;
     use crate::broker::{Broker, Surroundings};
@@ -204,7 +205,10 @@ mod tests {
         let fs = Arc::new(fs.for_this_process());
         let surroundings = Surroundings {
             fs: Arc::clone(&fs),
-            appends: Appends { fs, runtime: None },
+            appends: Appends {
+                fs,
+                executor: Executor::Runtime(tokio::runtime::Handle::current()),
+            },
             clock: Arc::new(clock.clone()),
             rng: StdRng::seed_from_u64(1),
         };

@@ -5,7 +5,8 @@
 //! - [`config`] is `sq.toml` and what a topic can be created with.
 //! - [`data_dir`] and [`meta`] are what is durable beside the logs: whose directory it is, and which
 //!   topics there are.
-//! - [`producers`] decides which batches are retries; [`partition`] is the task that owns a log.
+//! - [`producers`] decides which batches are retries; [`partition`] is a log and what
+//!   stands in front of it.
 //! - [`topics`] joins metadata and partitions.
 
 pub mod atomic_file;

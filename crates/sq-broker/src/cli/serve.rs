@@ -10,7 +10,7 @@ use rand::SeedableRng;
 use rand::rngs::{StdRng, SysRng};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sq_sim::{OsFileSystem, SystemClock};
-use tokio::runtime::Runtime;
+use sq_storage::log::{AppendThreads, Executor};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -83,38 +83,6 @@ pub enum ServeError {
 /// file system lets syncs that come together share one commit.
 const APPEND_THREADS: usize = 8;
 
-/// The threads on which appends are made.
-struct AppendRuntime(Option<Runtime>);
-
-impl AppendRuntime {
-    fn start() -> io::Result<Self> {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder
-            .worker_threads(APPEND_THREADS)
-            .thread_name("sq-append")
-            .enable_time();
-        builder.build().map(|runtime| Self(Some(runtime)))
-    }
-
-    fn handle(&self) -> Appends<OsFileSystem> {
-        let runtime = self.0.as_ref().map(|runtime| runtime.handle().clone());
-        Appends {
-            fs: Arc::new(OsFileSystem::inline()),
-            runtime,
-        }
-    }
-}
-
-impl Drop for AppendRuntime {
-    /// Partitions were closed before; what an error left running has nobody to answer to. Waiting for
-    /// it here would block a thread of the other runtime, which is not allowed.
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
 impl ServeArgs {
     /// Serves until SIGTERM or Ctrl-C; then answers what is under way, syncs, and is done.
     pub async fn run(self) -> ExitCode {
@@ -138,10 +106,13 @@ impl ServeArgs {
         let advertised = config.advertised(server.address().port());
         let rng = StdRng::try_from_rng(&mut SysRng)
             .map_err(|error| ServeError::Entropy(error.to_string()))?;
-        let appends = AppendRuntime::start().map_err(ServeError::Threads)?;
+        let threads = AppendThreads::start(APPEND_THREADS).map_err(ServeError::Threads)?;
         let surroundings = Surroundings {
             fs,
-            appends: appends.handle(),
+            appends: Appends {
+                fs: Arc::new(OsFileSystem::inline()),
+                executor: Executor::Threads(threads),
+            },
             clock: Arc::new(SystemClock),
             rng,
         };

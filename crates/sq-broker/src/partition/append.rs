@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sq_storage::Batch;
 
-use super::LEADER_EPOCH;
+use super::{LEADER_EPOCH, Unavailable};
 use crate::batch::{BatchHeader, assign};
 use crate::budget::Held;
 use crate::producers::{ProducerStamp, Verdict};
@@ -62,6 +62,15 @@ pub enum AppendError {
     /// The partition was closed first.
     #[error("the partition is closed")]
     Closed,
+}
+
+impl From<Unavailable> for AppendError {
+    fn from(why: Unavailable) -> Self {
+        match why {
+            Unavailable::Failed(reason) => Self::Unavailable(reason),
+            Unavailable::Closed => Self::Closed,
+        }
+    }
 }
 
 impl AppendError {

@@ -1,34 +1,40 @@
-//! One partition: the task that owns its log, and the handle that everybody else has.
+//! One partition: its log, what stands in front of it, and the handle that everybody has.
 //!
-//! Appends go through a queue that is bounded in entries and bytes. The task takes all that waits
+//! Appends go through the log's queue, which is bounded in entries and bytes. All that waits there goes
 //! into one write and one sync, so a batch that arrives while the disk is busy shares the next sync
-//! with every other that did. It alone decides about duplicates, since it alone knows what is in
-//! flight. Reads do not go through the task.
+//! with every other that did. Where it is written it is decided about, too: nobody else knows what is
+//! in flight ([`intake`]). Reads do not go through the queue. A partition that nobody appends to has no
+//! task and no timer.
 
 mod append;
-mod group;
+mod early;
+mod intake;
+mod later;
+mod life;
 mod open;
 mod pause;
 mod snapshots;
-mod task;
 mod upkeep;
 mod waiters;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sq_sim::{Clock, FileSystem};
+use sq_storage::log::{Executor, Log};
 use sq_storage::{LogReader, Retention, TopicName, WalConfig};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 pub use append::{AppendError, Appended, NewBatch};
 pub use waiters::WaitGuard;
 
 use crate::producers::ProducerLimits;
+use early::Early;
+use intake::{Answer, Batches, Queued};
 use waiters::Waiters;
 
 /// The epoch of the leader of every partition while there is one broker.
@@ -50,19 +56,22 @@ pub struct PartitionEnv<F: FileSystem> {
     pub wal: WalConfig,
     /// Bounds how many partitions are opened at a time.
     pub opening: Semaphore,
+    /// Where everything runs that is not an append.
+    pub runtime: Handle,
 }
 
 /// How appends reach the disk.
 ///
-/// On a runtime of their own, whose file system works on the thread it is called on, an append goes
+/// On threads of their own, with a file system that works on the thread it is called on, an append goes
 /// from its connection to the disk and back with one hop each way: a write and a sync that are handed
 /// on to a pool would cost another two.
 #[derive(Debug)]
 pub struct Appends<F: FileSystem> {
-    /// The same files as those of readers; may block the thread if the runtime is the appends' own.
+    /// The same files as those of readers; blocks the thread it is called on if, and only if, the
+    /// executor has threads.
     pub fs: Arc<F>,
-    /// Where the partitions' tasks run; the caller's runtime if there is none.
-    pub runtime: Option<Handle>,
+    /// Who writes.
+    pub executor: Executor,
 }
 
 /// Bounds of one partition.
@@ -70,8 +79,8 @@ pub struct Appends<F: FileSystem> {
 pub struct PartitionLimits {
     /// Batches that wait to be written.
     pub queue_entries: usize,
-    /// Bytes of batches that wait to be written or are being written. A larger batch waits until it
-    /// is alone.
+    /// Bytes of batches that wait to be written or are being written, where each counts as at least
+    /// its part of the entries. A larger batch waits until it is alone.
     pub queue_bytes: u32,
     /// A write takes no further batch once it has this many bytes.
     pub flush_bytes: usize,
@@ -119,56 +128,81 @@ pub enum Unavailable {
     Closed,
 }
 
-#[derive(Clone, Debug)]
-enum State<F: FileSystem> {
+type PartitionLog<F> = Log<F, Batches<F>>;
+
+/// A log that is open.
+#[derive(Debug)]
+struct Open<F: FileSystem> {
+    log: PartitionLog<F>,
+    reader: LogReader<F>,
+}
+
+/// What stands between a partition's handles and its log.
+#[derive(Debug)]
+enum Gate<F: FileSystem> {
     Opening,
-    Open(LogReader<F>),
-    Unavailable(Unavailable),
+    Open(Arc<Open<F>>),
+    /// It could not be opened, and is tried again.
+    Failed(Arc<str>),
+    /// To be closed once everything is stored that was queued before.
+    Closing {
+        /// The log will be deleted: nothing need be made durable.
+        discard: bool,
+    },
+    Closed,
+}
+
+impl<F: FileSystem> Gate<F> {
+    /// The log; none while it is being opened.
+    fn open(&self) -> Result<Option<Arc<Open<F>>>, Unavailable> {
+        match self {
+            Self::Opening => Ok(None),
+            Self::Open(open) => Ok(Some(Arc::clone(open))),
+            Self::Failed(reason) => Err(Unavailable::Failed(Arc::clone(reason))),
+            Self::Closing { .. } | Self::Closed => Err(Unavailable::Closed),
+        }
+    }
 }
 
 /// The handle of a partition.
 #[derive(Debug)]
 pub struct Partition<F: FileSystem> {
     id: PartitionId,
-    queue: mpsc::Sender<Command>,
-    queue_bytes: Arc<Semaphore>,
-    queue_bytes_limit: u32,
-    state: watch::Receiver<State<F>>,
-    shared: Arc<Shared>,
+    runtime: Handle,
+    shared: Arc<Shared<F>>,
 }
 
-/// What the task tells its handles beside the state.
-#[derive(Debug, Default)]
-struct Shared {
+/// What a partition's handle and those at work for it share.
+#[derive(Debug)]
+struct Shared<F: FileSystem> {
+    gate: watch::Sender<Gate<F>>,
+    early: Early,
     waiters: Waiters,
     appended_bytes: AtomicU64,
 }
 
-#[derive(Debug)]
-enum Command {
-    Append(QueuedAppend),
-    Retain(Retention),
-    Close(Close),
-}
+impl<F: FileSystem> Shared<F> {
+    fn open_now(&self) -> Option<Arc<Open<F>>> {
+        self.gate.borrow().open().ok().flatten()
+    }
 
-#[derive(Debug)]
-struct Close {
-    done: oneshot::Sender<()>,
-    /// The log will be deleted: nothing need be made durable.
-    discard: bool,
-}
+    fn is_opening(&self) -> bool {
+        matches!(&*self.gate.borrow(), Gate::Opening)
+    }
 
-#[derive(Debug)]
-struct QueuedAppend {
-    batch: NewBatch,
-    reply: oneshot::Sender<Result<Appended, AppendError>>,
-    /// Given back when the append is over.
-    room: OwnedSemaphorePermit,
+    fn appended_bytes(&self) -> u64 {
+        self.appended_bytes.load(Ordering::Acquire)
+    }
+
+    /// Tells of batches that are stored.
+    fn appended(&self, bytes: u64) {
+        self.appended_bytes.fetch_add(bytes, Ordering::Release);
+        self.waiters.wake();
+    }
 }
 
 /// An append on its way. Dropping it does not take the append back.
-#[derive(Debug)]
-pub struct PendingAppend(oneshot::Receiver<Result<Appended, AppendError>>);
+pub struct PendingAppend(Pin<Box<dyn Future<Output = Answer> + Send>>);
 
 impl PendingAppend {
     /// Waits until the batch is durable or has failed.
@@ -176,38 +210,37 @@ impl PendingAppend {
     /// # Errors
     /// Why it was not stored.
     pub async fn outcome(self) -> Result<Appended, AppendError> {
-        self.0.await.unwrap_or(Err(AppendError::Closed))
+        self.0.await
+    }
+
+    fn early(answer: oneshot::Receiver<Answer>) -> Self {
+        Self(Box::pin(async move {
+            answer.await.unwrap_or(Err(AppendError::Closed))
+        }))
+    }
+}
+
+impl fmt::Debug for PendingAppend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PendingAppend")
     }
 }
 
 impl<F: FileSystem> Partition<F> {
-    /// Starts the partition's task, which opens the log. Appends may be queued at once.
+    /// Begins to open the log. Appends may be queued at once.
     pub fn start(env: Arc<PartitionEnv<F>>, id: PartitionId, config: WalConfig) -> Self {
-        let limits = env.limits;
-        let runtime = env.appends.runtime.clone();
-        let (queue, commands) = mpsc::channel(limits.queue_entries.max(1));
-        let (state_sender, state) = watch::channel(State::Opening);
-        let shared = Arc::new(Shared::default());
-        let directory = directory(&config, &id);
-        let start = task::Start {
-            env,
-            id: id.clone(),
-            config,
-            directory,
-            commands,
-            state: state_sender,
-            shared: Arc::clone(&shared),
-        };
-        match &runtime {
-            Some(runtime) => runtime.spawn(start.run()),
-            None => tokio::spawn(start.run()),
-        };
+        let limits = &env.limits;
+        let shared = Arc::new(Shared {
+            gate: watch::Sender::new(Gate::Opening),
+            early: Early::new(limits.queue_entries, limits.queue_bytes as usize),
+            waiters: Waiters::default(),
+            appended_bytes: AtomicU64::new(0),
+        });
+        let runtime = env.runtime.clone();
+        life::begin(env, id.clone(), config, &shared);
         Self {
             id,
-            queue,
-            queue_bytes: Arc::new(Semaphore::new(limits.queue_bytes as usize)),
-            queue_bytes_limit: limits.queue_bytes,
-            state,
+            runtime,
             shared,
         }
     }
@@ -221,21 +254,24 @@ impl<F: FileSystem> Partition<F> {
     /// wait for room are served in the order in which they were made.
     ///
     /// # Errors
-    /// [`AppendError::Closed`].
+    /// [`AppendError::Closed`], and [`AppendError::Unavailable`] if the log could not be opened.
     pub async fn enqueue(&self, batch: NewBatch) -> Result<PendingAppend, AppendError> {
-        let bytes = u32::try_from(batch.bytes.len()).unwrap_or(u32::MAX);
-        let bytes = bytes.min(self.queue_bytes_limit);
-        let room = Arc::clone(&self.queue_bytes)
-            .acquire_many_owned(bytes)
-            .await
-            .map_err(|_| AppendError::Closed)?;
-        let (reply, outcome) = oneshot::channel();
-        let queued = QueuedAppend { batch, reply, room };
-        self.queue
-            .send(Command::Append(queued))
-            .await
-            .map_err(|_| AppendError::Closed)?;
-        Ok(PendingAppend(outcome))
+        let mut queued = Queued::new(batch);
+        if let Some(open) = self.shared.open_now() {
+            return Ok(PendingAppend(Box::pin(open.log.enter(queued).await)));
+        }
+        let mut gate = self.shared.gate.subscribe();
+        loop {
+            let open = gate.borrow_and_update().open()?;
+            if let Some(open) = open {
+                return Ok(PendingAppend(Box::pin(open.log.enter(queued).await)));
+            }
+            match self.shared.early.keep(queued) {
+                Ok(answer) => return Ok(PendingAppend::early(answer)),
+                Err(back) => queued = back,
+            }
+            gate.changed().await.map_err(|_| AppendError::Closed)?;
+        }
     }
 
     /// The log, once it is open.
@@ -243,28 +279,24 @@ impl<F: FileSystem> Partition<F> {
     /// # Errors
     /// It could not be opened, or is closed.
     pub async fn reader(&self) -> Result<LogReader<F>, Unavailable> {
-        let mut state = self.state.clone();
+        let mut gate = self.shared.gate.subscribe();
         loop {
-            match &*state.borrow_and_update() {
-                State::Open(reader) => return Ok(reader.clone()),
-                State::Unavailable(why) => return Err(why.clone()),
-                State::Opening => {}
+            let open = gate.borrow_and_update().open()?;
+            if let Some(open) = open {
+                return Ok(open.reader.clone());
             }
-            state.changed().await.map_err(|_| Unavailable::Closed)?;
+            gate.changed().await.map_err(|_| Unavailable::Closed)?;
         }
     }
 
     /// The log, if it is open now.
     pub fn reader_if_open(&self) -> Option<LogReader<F>> {
-        match &*self.state.borrow() {
-            State::Open(reader) => Some(reader.clone()),
-            State::Opening | State::Unavailable(_) => None,
-        }
+        self.shared.open_now().map(|open| open.reader.clone())
     }
 
     /// Whether the log could not be opened, or is closed.
     pub fn is_unavailable(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Unavailable(_))
+        self.shared.gate.borrow().open().is_err()
     }
 
     /// Wakes `waiter` at every append, and when the partition closes, until the guard is dropped.
@@ -274,51 +306,52 @@ impl<F: FileSystem> Partition<F> {
 
     /// Bytes of batches stored since the start.
     pub fn appended_bytes(&self) -> u64 {
-        self.shared.appended_bytes.load(Ordering::Acquire)
+        self.shared.appended_bytes()
     }
 
     /// Has the log let go of what is not to be kept any longer, behind all that is queued. Nothing
     /// happens to a log that is not open.
     pub async fn retain(&self, retention: Retention) {
-        let is_open = self
-            .reader_if_open()
-            .is_some_and(|log| !log.segments().is_empty());
-        if is_open {
-            // An error means that the partition has been closed.
-            let _ = self.queue.send(Command::Retain(retention)).await;
-        }
+        let open = self.shared.open_now();
+        let Some(open) = open.filter(|open| !open.reader.segments().is_empty()) else {
+            return;
+        };
+        // An error means that the partition has been closed.
+        let _ = open
+            .log
+            .with_writer(move |writer, intake| {
+                Box::pin(async move {
+                    if let Some(writer) = writer {
+                        intake.retain(writer, retention).await;
+                    }
+                })
+            })
+            .await;
     }
 
-    /// Begins to end the partition, behind all that is queued. `discard` is for a log that is going
-    /// to be deleted; any other is closed so that it opens quickly.
-    pub async fn begin_close(&self, discard: bool) -> Closing {
-        let (done, closed) = oneshot::channel();
-        // An error means that the task is gone, and so is what there was to close.
-        let _ = self
-            .queue
-            .send(Command::Close(Close { done, discard }))
-            .await;
-        Closing(closed)
+    /// Begins to end the partition, behind all that is queued; nothing is queued any more. `discard` is
+    /// for a log that is going to be deleted; any other is closed so that it opens quickly.
+    pub fn begin_close(&self, discard: bool) -> Closing<F> {
+        let closed = Closing(self.shared.gate.subscribe());
+        if let Some(open) = life::begin_to_close(&self.shared, discard) {
+            let end = life::end(Arc::clone(&self.shared), open, discard);
+            // Whoever wants to know when it has ended has the other half.
+            drop(self.runtime.spawn(end));
+        }
+        closed
     }
 }
 
 /// A partition that is being closed.
 #[derive(Debug)]
-pub struct Closing(oneshot::Receiver<()>);
+pub struct Closing<F: FileSystem>(watch::Receiver<Gate<F>>);
 
-impl Closing {
+impl<F: FileSystem> Closing<F> {
     /// Waits until the log is closed.
-    pub async fn closed(self) {
-        // An error means that the task is gone.
-        let _ = self.0.await;
+    pub async fn closed(mut self) {
+        // An error means that the partition is gone.
+        let _ = self.0.wait_for(|gate| matches!(gate, Gate::Closed)).await;
     }
-}
-
-fn directory(config: &WalConfig, id: &PartitionId) -> PathBuf {
-    config
-        .data_dir
-        .join(id.topic.as_str())
-        .join(id.partition.to_string())
 }
 
 #[cfg(test)]

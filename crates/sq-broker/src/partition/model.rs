@@ -171,7 +171,7 @@ async fn run(seed: u64) {
         }
     }
     machine.fs.clear_faults();
-    partition.begin_close(false).await.closed().await;
+    partition.begin_close(false).closed().await;
     machine.fs.process_crash();
     let partition = machine.start();
     let log = contents(&partition).await;

@@ -1,6 +1,6 @@
 //! Opening a partition: its log, and what the log says about its producers.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sq_sim::FileSystem;
@@ -17,6 +17,8 @@ const REPLAY_BYTES: usize = 1 << 20;
 /// A partition that is ready for appends.
 pub(super) struct Opened<F: FileSystem> {
     pub(super) writer: WalWriter<F>,
+    /// Where its files are.
+    pub(super) directory: PathBuf,
     pub(super) producers: ProducerTable,
     /// Where the producer snapshot ends that was taken for it, if one was.
     pub(super) snapshot: Option<u64>,
@@ -27,16 +29,16 @@ pub(super) async fn open<F: FileSystem>(
     env: &PartitionEnv<F>,
     id: &PartitionId,
     config: WalConfig,
-    directory: &Path,
 ) -> Result<Opened<F>, String> {
     let (fs, clock) = (Arc::clone(&env.appends.fs), Arc::clone(&env.clock));
     let writer = WalWriter::with_clock(fs, config, id.topic.clone(), id.partition, clock)
         .await
         .map_err(|e| e.to_string())?;
     report(id, writer.recovery_report());
+    let directory = writer.dir().to_owned();
     let reader = writer.reader_through(Arc::clone(&env.fs));
     let limits = env.limits.producers;
-    let snapshot = snapshots::load(&*env.fs, directory, id, reader.end_offset(), limits)
+    let snapshot = snapshots::load(&*env.fs, &directory, id, reader.end_offset(), limits)
         .await
         .map_err(|e| format!("producer snapshots in {}: {e}", directory.display()))?;
     let newest = snapshot.as_ref().map(|(_, end)| *end);
@@ -48,6 +50,7 @@ pub(super) async fn open<F: FileSystem>(
     producers.expire(env.clock.wall_ms());
     Ok(Opened {
         writer,
+        directory,
         producers,
         snapshot: newest,
     })

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sq_sim::FileSystem;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::PartitionId;
@@ -26,6 +27,8 @@ pub(super) struct Snapshots<F: FileSystem> {
     fs: Arc<F>,
     id: PartitionId,
     directory: PathBuf,
+    /// Where they are written: appends have threads of their own.
+    runtime: Handle,
     /// Whether the log rolled since the last one was begun.
     is_due: bool,
     /// Where the newest one that is known to be good ends.
@@ -38,12 +41,14 @@ impl<F: FileSystem> Snapshots<F> {
         fs: Arc<F>,
         id: PartitionId,
         directory: PathBuf,
+        runtime: Handle,
         newest: Option<u64>,
     ) -> Self {
         Self {
             fs,
             id,
             directory,
+            runtime,
             is_due: false,
             newest,
             running: None,
@@ -75,7 +80,7 @@ impl<F: FileSystem> Snapshots<F> {
     }
 
     /// Waits for the one that is being written.
-    pub(super) async fn finish(mut self) {
+    pub(super) async fn finish(&mut self) {
         self.finish_running().await;
     }
 
@@ -83,7 +88,7 @@ impl<F: FileSystem> Snapshots<F> {
         let (fs, id) = (Arc::clone(&self.fs), self.id.clone());
         let directory = self.directory.clone();
         let content = producers.encode_snapshot(end);
-        self.running = Some(tokio::spawn(async move {
+        self.running = Some(self.runtime.spawn(async move {
             match write(&*fs, &directory, end, content).await {
                 Ok(()) => Some(end),
                 Err(error) => {

@@ -5,8 +5,10 @@ use std::time::Duration;
 use sq_sim::{
     Effect, Errno, Fault, FileSystem, InMemoryFileSystem, Keep, OpKind, SyncFailure, VirtualClock,
 };
+use sq_storage::log::Executor;
 use sq_storage::wal::manifest::ManifestContent;
 use sq_storage::{MaintenanceMode, SegmentIds, TopicName, WalConfig};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::{
@@ -45,7 +47,11 @@ impl Machine {
         let fs = Arc::new(self.fs.for_this_process());
         let env = PartitionEnv {
             fs: Arc::clone(&fs),
-            appends: Appends { fs, runtime: None },
+            appends: Appends {
+                fs,
+                executor: Executor::Runtime(Handle::current()),
+            },
+            runtime: Handle::current(),
             clock: Arc::new(self.clock.clone()),
             limits: self.limits,
             wal: WalConfig {
@@ -105,7 +111,7 @@ async fn end(partition: &TestPartition) -> u64 {
 }
 
 async fn close(partition: &TestPartition) {
-    partition.begin_close(false).await.closed().await;
+    partition.begin_close(false).closed().await;
 }
 
 #[test]
@@ -563,7 +569,7 @@ fn what_was_queued_before_a_close_is_stored_and_nothing_after() {
         let machine = Machine::new(1);
         let partition = machine.start();
         let before = queue(&partition, 0, 1).await;
-        let closing = partition.begin_close(false).await;
+        let closing = partition.begin_close(false);
         let after = partition.enqueue(new_batch(Some((9, 0, 1)), 1)).await;
         closing.closed().await;
         assert_eq!(before.outcome().await.unwrap().base_offset, 0);
@@ -648,5 +654,37 @@ fn the_queue_holds_no_more_bytes_than_it_may() {
             .outcome()
             .await
             .unwrap();
+    });
+}
+
+#[test]
+fn what_comes_before_the_log_is_open_is_bounded_and_keeps_its_order() {
+    block_on(async {
+        let machine = Machine {
+            limits: PartitionLimits {
+                queue_entries: 3,
+                ..PartitionLimits::default()
+            },
+            ..Machine::new(1)
+        };
+        let partition = machine.start();
+        let mut pending = Vec::new();
+        for n in 0..3 {
+            // Each is queued at once, although nothing has been opened.
+            let queued = sq_sim::poll_n_then_drop(queue(&partition, n, 1), 1).await;
+            pending.push(queued.unwrap());
+        }
+        let fourth = sq_sim::poll_n_then_drop(queue(&partition, 3, 1), 1).await;
+        assert!(fourth.is_none(), "it waits for room");
+        pending.push(queue(&partition, 3, 1).await);
+        for (n, pending) in (0..).zip(pending) {
+            assert_eq!(pending.outcome().await.unwrap().base_offset, n);
+        }
+        // And what is queued before a close that comes before the opening is stored.
+        close(&partition).await;
+        let partition = machine.start();
+        let last = queue(&partition, 4, 1).await;
+        close(&partition).await;
+        assert_eq!(last.outcome().await.unwrap().base_offset, 4);
     });
 }

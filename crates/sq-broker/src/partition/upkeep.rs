@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sq_sim::{Clock, FileSystem};
 use sq_storage::{Error, Maintenance, Removal};
+use tokio::runtime::Handle;
 
 use super::PartitionId;
 
@@ -65,16 +66,19 @@ pub(super) struct Upkeep<W> {
     id: PartitionId,
     work: W,
     clock: Arc<dyn Clock>,
+    /// Where the task runs: appends have threads of their own.
+    runtime: Handle,
     /// Whether a task is at it.
     is_running: Arc<AtomicBool>,
 }
 
 impl<W: Work> Upkeep<W> {
-    pub(super) fn new(id: PartitionId, work: W, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(id: PartitionId, work: W, clock: Arc<dyn Clock>, runtime: Handle) -> Self {
         Self {
             id,
             work,
             clock,
+            runtime,
             is_running: Arc::default(),
         }
     }
@@ -86,7 +90,7 @@ impl<W: Work> Upkeep<W> {
         }
         let (id, work) = (self.id.clone(), self.work.clone());
         let (clock, is_running) = (Arc::clone(&self.clock), Arc::clone(&self.is_running));
-        tokio::spawn(async move {
+        let upkeep = async move {
             loop {
                 let pause = match work.run().await {
                     Ok(()) => work.due_in().unwrap_or_default(),
@@ -104,6 +108,8 @@ impl<W: Work> Upkeep<W> {
                     return;
                 }
             }
-        });
+        };
+        // It ends by itself.
+        drop(self.runtime.spawn(upkeep));
     }
 }

@@ -32,11 +32,10 @@ pub enum Verdict {
     },
 }
 
-/// One group's decisions, on top of what the log holds. Dropping it leaves no trace; what was
-/// stored in the end is told to the table by [`ProducerTable::record`].
-#[derive(Debug)]
-pub struct Admission<'a> {
-    table: &'a ProducerTable,
+/// One group's decisions, on top of what the log holds. They leave no trace there; what was stored in
+/// the end is told to the table by [`ProducerTable::record`].
+#[derive(Debug, Default)]
+pub struct Admission {
     now_ms: u64,
     /// The producers of this group, as they will be if all of it is stored.
     staged: HashMap<i64, Staged>,
@@ -49,49 +48,50 @@ struct Staged {
     group_starts_at: u64,
 }
 
-impl<'a> Admission<'a> {
-    /// Begins a group.
-    pub fn new(table: &'a ProducerTable, now_ms: u64) -> Self {
-        Self {
-            table,
-            now_ms,
-            staged: HashMap::new(),
-        }
+impl Admission {
+    /// Begins a group; the one before is over.
+    pub fn begin(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.staged.clear();
     }
 
-    /// Decides about the next batch, which will get `next_offset` if it is to be stored.
-    pub fn admit(&mut self, batch: &ProducerStamp, next_offset: u64) -> Verdict {
-        let staged = self.staged.get(&batch.producer_id);
-        let known = staged
-            .map(|s| &s.producer)
-            .or_else(|| self.table.get(batch.producer_id, self.now_ms));
-        let verdict = known.map_or(Verdict::Append, |producer| decide(producer, batch));
-        let group_starts_at = staged.map_or(next_offset, |s| s.group_starts_at);
-        match verdict {
-            Verdict::Append => {
-                let mut producer = known.cloned().unwrap_or_else(|| Producer::new(batch.epoch));
-                let entry = BatchEntry {
-                    first_sequence: batch.first_sequence,
-                    last_sequence: batch.last_sequence(),
-                    base_offset: next_offset,
-                };
-                producer.push(batch.epoch, entry);
-                self.staged.insert(
-                    batch.producer_id,
-                    Staged {
-                        producer,
-                        group_starts_at,
-                    },
-                );
-                Verdict::Append
-            }
-            Verdict::Duplicate { base_offset }
-                if staged.is_some() && base_offset >= group_starts_at =>
-            {
-                Verdict::DuplicateInGroup { base_offset }
-            }
-            other => other,
+    /// Decides about the next batch, which will get `next_offset` if it is to be stored. `table` is what
+    /// the log holds.
+    pub fn admit(
+        &mut self,
+        table: &ProducerTable,
+        batch: &ProducerStamp,
+        next_offset: u64,
+    ) -> Verdict {
+        let entry = BatchEntry {
+            first_sequence: batch.first_sequence,
+            last_sequence: batch.last_sequence(),
+            base_offset: next_offset,
+        };
+        if let Some(staged) = self.staged.get_mut(&batch.producer_id) {
+            return match decide(&staged.producer, batch) {
+                Verdict::Append => {
+                    staged.producer.push(batch.epoch, entry);
+                    Verdict::Append
+                }
+                Verdict::Duplicate { base_offset } if base_offset >= staged.group_starts_at => {
+                    Verdict::DuplicateInGroup { base_offset }
+                }
+                other => other,
+            };
         }
+        let known = table.get(batch.producer_id, self.now_ms);
+        let verdict = known.map_or(Verdict::Append, |producer| decide(producer, batch));
+        if verdict == Verdict::Append {
+            let mut producer = known.cloned().unwrap_or_else(|| Producer::new(batch.epoch));
+            producer.push(batch.epoch, entry);
+            let staged = Staged {
+                producer,
+                group_starts_at: next_offset,
+            };
+            self.staged.insert(batch.producer_id, staged);
+        }
+        verdict
     }
 }
 

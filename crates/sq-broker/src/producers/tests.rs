@@ -19,7 +19,9 @@ fn table() -> ProducerTable {
 
 /// What a table alone says about a batch.
 fn admit(table: &ProducerTable, batch: ProducerStamp, next_offset: u64, now_ms: u64) -> Verdict {
-    Admission::new(table, now_ms).admit(&batch, next_offset)
+    let mut admission = Admission::default();
+    admission.begin(now_ms);
+    admission.admit(table, &batch, next_offset)
 }
 
 #[test]
@@ -169,28 +171,29 @@ fn a_group_sees_its_own_batches_before_they_are_durable() {
     // stored because the original is not yet in the log.
     let mut table = table();
     table.record(&stamp(1, 0, 0, 2), 0, 1);
-    let mut group = Admission::new(&table, 1);
-    assert_eq!(group.admit(&stamp(1, 0, 2, 2), 2), Verdict::Append);
+    let mut group = Admission::default();
+    group.begin(1);
+    assert_eq!(group.admit(&table, &stamp(1, 0, 2, 2), 2), Verdict::Append);
     assert_eq!(
-        group.admit(&stamp(1, 0, 0, 2), 4),
+        group.admit(&table, &stamp(1, 0, 0, 2), 4),
         Verdict::Duplicate { base_offset: 0 }
     );
     assert_eq!(
-        group.admit(&stamp(1, 0, 2, 2), 4),
+        group.admit(&table, &stamp(1, 0, 2, 2), 4),
         Verdict::DuplicateInGroup { base_offset: 2 }
     );
-    assert_eq!(group.admit(&stamp(1, 0, 4, 1), 4), Verdict::Append);
+    assert_eq!(group.admit(&table, &stamp(1, 0, 4, 1), 4), Verdict::Append);
     assert_eq!(
-        group.admit(&stamp(1, 0, 4, 1), 5),
+        group.admit(&table, &stamp(1, 0, 4, 1), 5),
         Verdict::DuplicateInGroup { base_offset: 4 }
     );
     assert_eq!(
-        group.admit(&stamp(1, 0, 6, 1), 5),
+        group.admit(&table, &stamp(1, 0, 6, 1), 5),
         Verdict::OutOfOrder { expected: 5 }
     );
-    assert_eq!(group.admit(&stamp(2, 0, 40, 1), 5), Verdict::Append);
+    assert_eq!(group.admit(&table, &stamp(2, 0, 40, 1), 5), Verdict::Append);
     assert_eq!(
-        group.admit(&stamp(2, 0, 40, 1), 6),
+        group.admit(&table, &stamp(2, 0, 40, 1), 6),
         Verdict::DuplicateInGroup { base_offset: 5 }
     );
     // And nothing of it is left if the group fails.
@@ -282,12 +285,13 @@ proptest! {
         let mut table = table();
         let mut log: Vec<(i32, u32)> = Vec::new();
         let mut end = 0_u64;
+        let mut admission = Admission::default();
         for group in sends.chunks(group_size) {
             let mut stored = Vec::new();
-            let mut admission = Admission::new(&table, 1);
+            admission.begin(1);
             for (first, count) in group {
                 let batch = stamp(1, 0, *first, *count);
-                if admission.admit(&batch, end) == Verdict::Append {
+                if admission.admit(&table, &batch, end) == Verdict::Append {
                     stored.push((batch, end));
                     end += u64::from(*count);
                 }

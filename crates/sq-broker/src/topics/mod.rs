@@ -54,7 +54,7 @@ impl<F: FileSystem> Topic<F> {
     async fn close(&self, discard: bool) {
         let mut closing = Vec::with_capacity(self.partitions.len());
         for partition in &self.partitions {
-            closing.push(partition.begin_close(discard).await);
+            closing.push(partition.begin_close(discard));
         }
         for partition in closing {
             partition.closed().await;
@@ -228,7 +228,7 @@ impl<F: FileSystem> Topics<F> {
         let map = self.current();
         let mut closing = Vec::new();
         for partition in map.iter().flat_map(|topic| topic.partitions()) {
-            closing.push(partition.begin_close(false).await);
+            closing.push(partition.begin_close(false));
         }
         for partition in closing {
             partition.closed().await;

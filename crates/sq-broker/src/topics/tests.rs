@@ -4,6 +4,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sq_sim::{Effect, Errno, Fault, InMemoryFileSystem, OpKind, SystemClock};
 use sq_storage::TopicName;
+use sq_storage::log::Executor;
 
 use super::{CreateTopicError, DeleteTopicError, NewTopic, Topic};
 use crate::batch::BatchHeader;
@@ -23,7 +24,10 @@ async fn try_start(fs: &InMemoryFileSystem, seed: u64) -> Result<TestBroker, Sta
     let fs = Arc::new(fs.for_this_process());
     let surroundings = Surroundings {
         fs: Arc::clone(&fs),
-        appends: Appends { fs, runtime: None },
+        appends: Appends {
+            fs,
+            executor: Executor::Runtime(tokio::runtime::Handle::current()),
+        },
         clock: Arc::new(SystemClock),
         rng: StdRng::seed_from_u64(seed),
     };

@@ -32,9 +32,11 @@ use sq_broker::partition::Appends;
 use sq_broker::protocol::{ResponseError, read_frame};
 use sq_broker::server::Server;
 use sq_sim::{Clock, OsFileSystem, SystemClock};
+use sq_storage::log::Executor;
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -107,7 +109,10 @@ impl TestBroker {
         let fs = Arc::new(OsFileSystem::blocking_pool());
         let surroundings = Surroundings {
             fs: Arc::clone(&fs),
-            appends: Appends { fs, runtime: None },
+            appends: Appends {
+                fs,
+                executor: Executor::Runtime(Handle::current()),
+            },
             clock: Arc::clone(&clock),
             rng: StdRng::seed_from_u64(address.port().into()),
         };

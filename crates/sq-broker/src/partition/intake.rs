@@ -1,0 +1,322 @@
+//! What is decided about batches where they are written: which are retries, where each goes, and what
+//! is to be done behind them.
+
+use std::sync::{Arc, Weak};
+
+use sq_sim::FileSystem;
+use sq_storage::log::{Append, Intake, Outcome, Stage};
+use sq_storage::{Action, Error, LogReader, Maintenance, Removal, Retention, WalWriter};
+use tokio::sync::oneshot;
+
+use super::append::{AppendError, Appended, NewBatch};
+use super::later::{self, Later};
+use super::open::Opened;
+use super::pause::Pause;
+use super::snapshots::Snapshots;
+use super::upkeep::Upkeep;
+use super::{PartitionEnv, PartitionId, Shared};
+use crate::budget::Held;
+use crate::producers::{Admission, ProducerStamp, ProducerTable, Verdict};
+
+/// What became of a batch.
+pub(super) type Answer = Result<Appended, AppendError>;
+
+/// A batch that waits to be written.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) batch: NewBatch,
+    /// Who waits for the answer, if it was queued before there was a log to answer for it.
+    pub(super) reply: Option<oneshot::Sender<Answer>>,
+}
+
+/// A batch that is being written, or a copy of one.
+pub(super) struct Staged {
+    base_offset: u64,
+    /// The batch is stored if the log reaches this offset.
+    end_offset: u64,
+    /// The batch's size in bytes; of a copy, none.
+    bytes: usize,
+    producer: Option<ProducerStamp>,
+    reply: Option<oneshot::Sender<Answer>>,
+    /// Its request's memory, with what else of that request is not stored yet.
+    _memory: Option<Arc<Held>>,
+}
+
+/// The intake of one partition's log. It alone decides about duplicates, since it alone knows what is
+/// in flight.
+pub(super) struct Batches<F: FileSystem> {
+    env: Arc<PartitionEnv<F>>,
+    id: PartitionId,
+    shared: Weak<Shared<F>>,
+    reader: LogReader<F>,
+    producers: ProducerTable,
+    admission: Admission,
+    /// The log's start when the turn began.
+    log_start_offset: u64,
+    /// The wall clock when the turn began.
+    now_ms: u64,
+    /// Bytes of batches that were stored since the last turn's end.
+    stored_bytes: usize,
+    /// Why the turn failed, in words.
+    reason: Option<Arc<str>>,
+    pause: Pause,
+    later: Later,
+    snapshots: Snapshots<F>,
+    maintenance: Upkeep<Maintenance<F>>,
+    removal: Upkeep<Removal<F>>,
+}
+
+impl Queued {
+    pub(super) fn new(batch: NewBatch) -> Self {
+        Self { batch, reply: None }
+    }
+
+    pub(super) fn refuse(self, error: AppendError) {
+        // Whoever queued it has the other end; the log never heard of it.
+        let _ = told(self.reply, Err(error));
+    }
+}
+
+/// Gives the answer to whoever waits for it here; anybody else gets it from the log.
+fn told(reply: Option<oneshot::Sender<Answer>>, answer: Answer) -> Answer {
+    if let Some(reply) = reply {
+        // An error means that nobody waits for the answer any more.
+        let _ = reply.send(answer.clone());
+    }
+    answer
+}
+
+impl<F: FileSystem> Batches<F> {
+    /// The intake of a log that was just opened, and its writer.
+    pub(super) fn new(
+        env: Arc<PartitionEnv<F>>,
+        id: PartitionId,
+        shared: Weak<Shared<F>>,
+        opened: Opened<F>,
+    ) -> (Self, WalWriter<F>) {
+        let Opened {
+            writer,
+            directory,
+            producers,
+            snapshot,
+        } = opened;
+        let (fs, clock, runtime) = (&env.fs, &env.clock, &env.runtime);
+        let maintenance = writer.maintenance_through(Arc::clone(fs));
+        let removal = writer.removal_through(Arc::clone(fs));
+        let intake = Self {
+            reader: writer.reader_through(Arc::clone(fs)),
+            maintenance: Upkeep::new(id.clone(), maintenance, Arc::clone(clock), runtime.clone()),
+            removal: Upkeep::new(id.clone(), removal, Arc::clone(clock), runtime.clone()),
+            snapshots: Snapshots::new(
+                Arc::clone(fs),
+                id.clone(),
+                directory,
+                runtime.clone(),
+                snapshot,
+            ),
+            shared,
+            producers,
+            admission: Admission::default(),
+            log_start_offset: 0,
+            now_ms: 0,
+            stored_bytes: 0,
+            reason: None,
+            pause: Pause::default(),
+            later: Later::default(),
+            id,
+            env,
+        };
+        // What the last life of the process took out and did not get to remove.
+        intake.removal.begin_if_due();
+        (intake, writer)
+    }
+
+    pub(super) fn reader(&self) -> LogReader<F> {
+        self.reader.clone()
+    }
+
+    /// Lets go of what is not to be kept any longer. Its files go behind the appends, in small steps.
+    pub(super) async fn retain(&mut self, writer: &mut WalWriter<F>, retention: Retention) {
+        let before = self.reader.start_offset();
+        if let Err(error) = writer.apply_retention(&retention).await {
+            // The next check tries again.
+            tracing::warn!(id = %self.id, %error, "retention failed");
+        }
+        let start = self.reader.start_offset();
+        if start != before {
+            tracing::info!(id = %self.id, before, start, "old segments are let go of");
+        }
+        self.look_after(writer);
+        self.removal.begin_if_due();
+    }
+
+    /// Has the log say how far it is durable.
+    pub(super) async fn mark(&mut self, writer: &mut WalWriter<F>) {
+        self.later.is_to_mark = false;
+        if let Err(error) = writer.mark().await {
+            // Nothing depends on it: the next append or the next opening says the same.
+            tracing::warn!(id = %self.id, %error, "the log could not be marked");
+        }
+    }
+
+    /// Makes durable what was acknowledged. Whether that is to be tried again.
+    pub(super) async fn sync(&mut self, writer: &mut WalWriter<F>) -> bool {
+        let synced = writer.sync().await;
+        if let Err(error) = &synced {
+            tracing::error!(id = %self.id, %error, "acknowledged records are not durable yet");
+        }
+        self.later.is_to_sync = synced.is_err();
+        synced.is_err()
+    }
+
+    /// Lets go of a log that will be deleted.
+    pub(super) async fn discard(&mut self, writer: WalWriter<F>) {
+        // What is being written is in the directory that is about to go.
+        self.snapshots.finish().await;
+        writer.abandon().await;
+    }
+
+    /// Leaves a log from which the next opening has the least to find out.
+    pub(super) async fn close(&mut self, writer: WalWriter<F>) {
+        let end = writer.next_offset();
+        if let Err(error) = writer.close().await {
+            // The next opening finds out by itself what is durable.
+            tracing::error!(id = %self.id, %error, "the log was not closed cleanly");
+            self.snapshots.finish().await;
+            return;
+        }
+        // Where nothing was ever appended there is not even a directory.
+        if end > 0 {
+            self.snapshots.write(&self.producers, end).await;
+        }
+    }
+
+    /// Begins what the log leaves to be done behind its appends.
+    fn look_after(&mut self, writer: &mut WalWriter<F>) {
+        if !writer.take_closed().is_empty() {
+            self.snapshots.rolled();
+        }
+        self.snapshots
+            .begin_if_due(&self.producers, writer.next_offset());
+        self.maintenance.begin_if_due();
+    }
+
+    fn appended(&self, base_offset: u64) -> Appended {
+        Appended {
+            base_offset,
+            log_start_offset: self.log_start_offset,
+        }
+    }
+
+    /// Notes why a turn failed, and gives it in words.
+    fn reason(&mut self, error: &Error) -> Arc<str> {
+        if let Some(reason) = &self.reason {
+            return Arc::clone(reason);
+        }
+        let action = error.action();
+        tracing::error!(id = %self.id, %error, ?action, "append failed");
+        if action == Action::Reopen {
+            self.pause.read_only(self.env.clock.now());
+        }
+        let reason: Arc<str> = error.to_string().into();
+        Arc::clone(self.reason.insert(reason))
+    }
+}
+
+impl<F: FileSystem> Intake<F> for Batches<F> {
+    type Entry = Queued;
+    type Staged = Staged;
+    type Answer = Answer;
+
+    fn bytes(queued: &Queued) -> usize {
+        queued.batch.bytes.len()
+    }
+
+    fn begin(&mut self, writer: &mut WalWriter<F>) {
+        self.now_ms = self.env.clock.wall_ms();
+        self.log_start_offset = self.reader.start_offset();
+        self.producers.expire(self.now_ms);
+        self.admission.begin(self.now_ms);
+        if self.pause.may_try(self.env.clock.now()) {
+            writer.allow_writes();
+        }
+    }
+
+    fn stage(
+        &mut self,
+        queued: Queued,
+        offset: u64,
+        frames: &mut Vec<Append>,
+    ) -> Stage<Staged, Answer> {
+        let Queued { batch, reply } = queued;
+        let verdict = match &batch.producer {
+            Some(producer) => self.admission.admit(&self.producers, producer, offset),
+            None => Verdict::Append,
+        };
+        match verdict {
+            Verdict::Append => {
+                frames.push(batch.at(offset).into());
+                Stage::Settle(Staged {
+                    base_offset: offset,
+                    end_offset: offset.saturating_add(u64::from(batch.record_count)),
+                    bytes: batch.bytes.len(),
+                    producer: batch.producer,
+                    reply,
+                    _memory: batch.memory,
+                })
+            }
+            Verdict::DuplicateInGroup { base_offset } => Stage::Settle(Staged {
+                base_offset,
+                end_offset: base_offset.saturating_add(1),
+                bytes: 0,
+                producer: None,
+                reply,
+                _memory: None,
+            }),
+            Verdict::Duplicate { base_offset } => {
+                Stage::Answer(told(reply, Ok(self.appended(base_offset))))
+            }
+            Verdict::OutOfOrder { .. } | Verdict::StaleEpoch { .. } => {
+                let producer = batch.producer;
+                let error = producer.and_then(|p| AppendError::of(verdict, &p));
+                Stage::Answer(told(reply, Err(error.unwrap_or(AppendError::Closed))))
+            }
+        }
+    }
+
+    fn settle(&mut self, staged: Staged, outcome: Outcome<'_>) -> Answer {
+        let failure = match outcome.failure {
+            Some(failure) if staged.end_offset > outcome.end_offset => failure,
+            _ => {
+                if let Some(producer) = &staged.producer {
+                    self.producers
+                        .record(producer, staged.base_offset, self.now_ms);
+                }
+                self.stored_bytes += staged.bytes;
+                return told(staged.reply, Ok(self.appended(staged.base_offset)));
+            }
+        };
+        let reason = self.reason(failure);
+        if let Some(producer) = &staged.producer {
+            self.producers.record_failure(producer, self.now_ms);
+        }
+        told(staged.reply, Err(AppendError::Storage(reason)))
+    }
+
+    fn end(&mut self, writer: &mut WalWriter<F>, _outcome: Outcome<'_>) {
+        self.reason = None;
+        let stored = std::mem::take(&mut self.stored_bytes);
+        if stored > 0 {
+            self.pause.over();
+            if let Some(shared) = self.shared.upgrade() {
+                shared.appended(stored as u64);
+                later::begin_if_due(&self.env, &shared, &mut self.later, writer);
+            }
+        }
+        self.look_after(writer);
+    }
+
+    fn closed() -> Answer {
+        Err(AppendError::Closed)
+    }
+}
