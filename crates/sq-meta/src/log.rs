@@ -13,8 +13,8 @@ use tokio::sync::{Mutex, watch};
 use crate::command::{Applied, Command, Refusal};
 use crate::ids::BrokerId;
 use crate::raft::{
-    Machine, Node, NodeConfig, NodeError, OpenError, Peers, ReceiveError, StoreConfig, Transport,
-    WriteError,
+    self, LogStore, Machine, Node, NodeConfig, NodeError, OpenError, Peers, ReceiveError,
+    StoreConfig, Transport, WriteError,
 };
 use crate::state::MetaState;
 
@@ -113,8 +113,28 @@ struct Inner<F: FileSystem> {
     fs: Arc<F>,
     config: MetaLogConfig,
     machine: Machine,
-    /// What runs; none after a shutdown.
-    node: Mutex<Option<Arc<Node<F>>>>,
+    node: Mutex<Slot<F>>,
+}
+
+/// What there is of the node.
+enum Slot<F: FileSystem> {
+    /// Its files were read, and nothing runs yet.
+    Read(LogStore<F>),
+    Runs(Arc<Node<F>>),
+    /// It stopped, and did not start again.
+    Failed,
+    ShutDown,
+}
+
+impl<F: FileSystem> Slot<F> {
+    /// The node, or why there will be none; `None` if it has to be started.
+    fn running(&self) -> Option<Result<Arc<Node<F>>, SubmitError>> {
+        match self {
+            Self::Runs(node) if !node.has_stopped() => Some(Ok(Arc::clone(node))),
+            Self::ShutDown => Some(Err(SubmitError::ShutDown)),
+            Self::Runs(_) | Self::Read(_) | Self::Failed => None,
+        }
+    }
 }
 
 impl<F: FileSystem> Clone for MetaLog<F> {
@@ -145,14 +165,44 @@ impl<F: FileSystem> MetaLog<F> {
     /// # Errors
     /// [`StartError`]: nothing was changed on disk.
     pub async fn start(fs: Arc<F>, config: MetaLogConfig) -> Result<Self, StartError> {
+        let log = Self::read(fs, config).await?;
+        match log.inner.running().await {
+            Ok(_) => Ok(log),
+            Err(SubmitError::Unavailable(error)) => Err(error),
+            Err(other) => Err(StartError::Failed(other.to_string())),
+        }
+    }
+
+    /// Opens the log as [`start`](Self::start) does, without waiting until it can take commands, and
+    /// without room on the disk: it starts behind this, or else at the next command.
+    ///
+    /// The only voter's state holds all that was ever committed once this returns.
+    ///
+    /// # Errors
+    /// [`StartError::Open`]: nothing was changed on disk.
+    pub async fn open(fs: Arc<F>, config: MetaLogConfig) -> Result<Self, StartError> {
+        let log = Self::read(fs, config).await?;
+        let inner = Arc::clone(&log.inner);
+        tokio::spawn(async move {
+            if let Err(error) = inner.running().await {
+                tracing::warn!(%error, "the metadata's log takes no commands yet");
+            }
+        });
+        Ok(log)
+    }
+
+    async fn read(fs: Arc<F>, config: MetaLogConfig) -> Result<Self, StartError> {
         let machine = Machine::default();
-        let node = start(&fs, &config, &machine).await?;
+        let store = raft::read(Arc::clone(&fs), &config.store, &machine).await?;
+        if config.peers.is_none() {
+            machine.apply_all(store.journal());
+        }
         Ok(Self {
             inner: Arc::new(Inner {
                 fs,
                 config,
                 machine,
-                node: Mutex::new(Some(node)),
+                node: Mutex::new(Slot::Read(store)),
             }),
         })
     }
@@ -194,9 +244,10 @@ impl<F: FileSystem> MetaLog<F> {
 
     /// Who leads the log, as far as is known here.
     pub async fn leader(&self) -> Option<BrokerId> {
-        let node = self.inner.node.lock().await;
-        let leader = node.as_ref().and_then(|node| node.leader());
-        leader.and_then(broker_id)
+        match &*self.inner.node.lock().await {
+            Slot::Runs(node) => node.leader().and_then(broker_id),
+            Slot::Read(_) | Slot::Failed | Slot::ShutDown => None,
+        }
     }
 
     /// The state that is applied now.
@@ -214,49 +265,65 @@ impl<F: FileSystem> MetaLog<F> {
     /// Stops the log, so that the next start has nothing to find out. Without it the next start finds
     /// out: nothing is lost.
     pub async fn shut_down(&self) {
-        let node = self.inner.node.lock().await.take();
-        if let Some(node) = node {
-            node.stop().await;
+        let slot = std::mem::replace(&mut *self.inner.node.lock().await, Slot::ShutDown);
+        match slot {
+            Slot::Runs(node) => node.stop().await,
+            Slot::Read(store) => store.journal().let_go().await,
+            Slot::Failed | Slot::ShutDown => {}
         }
     }
 }
 
 impl<F: FileSystem> Inner<F> {
     /// The node; a fresh one if the last has stopped.
-    async fn running(&self) -> Result<Arc<Node<F>>, SubmitError> {
-        let mut slot = self.node.lock().await;
-        let Some(node) = slot.as_ref() else {
-            return Err(SubmitError::ShutDown);
-        };
-        if !node.has_stopped() {
-            return Ok(Arc::clone(node));
+    async fn running(self: &Arc<Self>) -> Result<Arc<Node<F>>, SubmitError> {
+        if let Some(running) = self.node.lock().await.running() {
+            return running;
         }
-        // The files belong to one node at a time.
-        node.stop().await;
-        let node = start(&self.fs, &self.config, &self.machine).await?;
-        *slot = Some(Arc::clone(&node));
-        tracing::info!("the metadata's log runs again");
+        // To its end, even if the caller goes away: what is half started may write all the same.
+        let inner = Arc::clone(self);
+        let started = tokio::spawn(async move { inner.start().await }).await;
+        started.unwrap_or_else(|e| Err(StartError::Failed(e.to_string()).into()))
+    }
+
+    async fn start(&self) -> Result<Arc<Node<F>>, SubmitError> {
+        let mut slot = self.node.lock().await;
+        if let Some(running) = slot.running() {
+            return running;
+        }
+        let (store, is_first) = match std::mem::replace(&mut *slot, Slot::Failed) {
+            Slot::Read(store) => (store, true),
+            before => {
+                if let Slot::Runs(node) = before {
+                    // The files belong to one node at a time.
+                    node.stop().await;
+                }
+                let fs = Arc::clone(&self.fs);
+                let store = raft::read(fs, &self.config.store, &self.machine).await;
+                (store.map_err(StartError::from)?, false)
+            }
+        };
+        let node = Node::start(store, &self.node_config(), &self.machine).await;
+        let node = Arc::new(node.map_err(StartError::from)?);
+        *slot = Slot::Runs(Arc::clone(&node));
+        if !is_first {
+            tracing::info!("the metadata's log runs again");
+        }
         Ok(node)
     }
-}
 
-async fn start<F: FileSystem>(
-    fs: &Arc<F>,
-    config: &MetaLogConfig,
-    machine: &Machine,
-) -> Result<Arc<Node<F>>, StartError> {
-    let node = NodeConfig {
-        id: config.broker.0.into(),
-        store: config.store.clone(),
-        snapshot_every: config.snapshot_every,
-        peers: config.peers.as_ref().map(|peers| Peers {
-            voters: peers.voters.iter().map(|b| b.0.into()).collect(),
-            transport: Arc::clone(&peers.transport),
-            heartbeat: peers.heartbeat,
-        }),
-    };
-    let node = Node::start(Arc::clone(fs), &node, machine).await?;
-    Ok(Arc::new(node))
+    fn node_config(&self) -> NodeConfig {
+        let config = &self.config;
+        NodeConfig {
+            id: config.broker.0.into(),
+            snapshot_every: config.snapshot_every,
+            peers: config.peers.as_ref().map(|peers| Peers {
+                voters: peers.voters.iter().map(|b| b.0.into()).collect(),
+                transport: Arc::clone(&peers.transport),
+                heartbeat: peers.heartbeat,
+            }),
+        }
+    }
 }
 
 fn broker_id(node: u64) -> Option<BrokerId> {

@@ -256,6 +256,11 @@ impl<F: FileSystem> Journal<F> {
         Ok(())
     }
 
+    /// Takes no further record, and writes nothing down.
+    pub(crate) async fn let_go(&self) {
+        self.inner.writer.lock().await.take();
+    }
+
     async fn write(&self, bodies: Vec<Body>) -> Result<(), JournalError> {
         let mut writer = self.inner.writer.lock().await;
         let writer = writer.as_mut().ok_or(JournalError::Retired)?;

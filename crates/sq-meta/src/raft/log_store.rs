@@ -9,7 +9,7 @@ use openraft::{LogState, RaftLogReader, StorageIOError};
 use sq_sim::FileSystem;
 use tokio::sync::Mutex;
 
-use super::{Entry, Journal, LogId, StorageError, Types, Vote, VoteFile, fatal};
+use super::{Entry, Journal, LogId, StorageError, Types, Vote, VoteFile, VoteFileError, fatal};
 
 /// The log of a node. Cheap to clone: clones share it.
 #[derive(Debug)]
@@ -33,6 +33,14 @@ impl<F: FileSystem> LogStore<F> {
             journal,
             vote: Arc::new(Mutex::new(vote)),
         }
+    }
+
+    /// Makes the vote that was read durable. Entries and votes can be taken from then on.
+    ///
+    /// # Errors
+    /// [`VoteFileError::Io`].
+    pub(super) async fn settle(&self) -> Result<(), VoteFileError> {
+        self.vote.lock().await.settle().await
     }
 
     /// The journal.

@@ -68,6 +68,13 @@ impl Machine {
         Ok(())
     }
 
+    /// Applies all that the log holds: where there is one voter, what is durable there is committed, or
+    /// will be before anything else is.
+    pub(crate) fn apply_all<F: FileSystem>(&self, journal: &Journal<F>) {
+        let applied = self.position().applied;
+        self.apply(journal.entries(applied.map_or(0, |id| id.index.saturating_add(1)), None));
+    }
+
     fn take(&self, meta: &SnapshotMeta, bytes: &[u8]) -> Result<(), Damage> {
         let state = snapshot::decode(bytes)?;
         let mut position = self.position();

@@ -37,11 +37,11 @@ pub use journal::JournalError;
 pub use network::Transport;
 pub use vote_file::VoteFileError;
 
+pub(crate) use log_store::LogStore;
 pub(crate) use machine::Machine;
 pub(crate) use node::{Node, NodeConfig, NodeError, Peers, ReceiveError, WriteError};
 
 use journal::Journal;
-use log_store::LogStore;
 use vote_file::VoteFile;
 
 use crate::command::{Applied, Command, Refusal};
@@ -128,17 +128,18 @@ pub enum OpenError {
     },
 }
 
-/// Opens the log and the state of a node.
+/// Reads the log and the state of a node. That needs no room on the disk; the log takes nothing before
+/// its vote is [settled](LogStore::settle), which does.
 ///
 /// # Errors
 /// [`OpenError`].
-async fn open<F: FileSystem>(
+pub(crate) async fn read<F: FileSystem>(
     fs: Arc<F>,
     config: &StoreConfig,
     machine: &Machine,
 ) -> Result<LogStore<F>, OpenError> {
     create_dir(&*fs, &config.dir).await?;
-    let mut vote = VoteFile::read(Arc::clone(&fs), &config.dir).await?;
+    let vote = VoteFile::read(Arc::clone(&fs), &config.dir).await?;
     let journal = Journal::open(fs, config).await?;
     let voted = vote.vote().map_or(0, |v| v.leader_id.term);
     let logged = journal.last_term();
@@ -149,7 +150,6 @@ async fn open<F: FileSystem>(
             log: logged,
         });
     }
-    vote.settle().await?;
     machine.restore(&journal)?;
     Ok(LogStore::new(journal, vote))
 }

@@ -11,7 +11,7 @@ use sq_sim::FileSystem;
 
 use super::network::{Network, Transport};
 use super::rpc::{Answer, Request};
-use super::{Journal, Machine, OpenError, Outcome, StoreConfig, Types, open};
+use super::{Journal, LogStore, Machine, OpenError, Outcome, Types};
 use crate::codec::{Damage, snapshot};
 use crate::command::{Command, Refusal};
 
@@ -24,7 +24,6 @@ const ENTRIES_PER_REQUEST: u64 = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct NodeConfig {
     pub(crate) id: u64,
-    pub(crate) store: StoreConfig,
     /// How many entries make a snapshot worth while.
     pub(crate) snapshot_every: u64,
     /// None for the only voter there is.
@@ -81,14 +80,30 @@ pub(crate) struct Node<F: FileSystem> {
 }
 
 impl<F: FileSystem> Node<F> {
-    /// Starts a node. The only voter there is leads once this returns, and all that was committed before
-    /// is applied; one of several will find out who leads.
+    /// Starts a node on what was [read](super::read). The only voter there is leads once this returns,
+    /// and all that was committed before is applied; one of several will find out who leads.
+    ///
+    /// # Errors
+    /// Nothing writes to the node's files any more.
     pub(crate) async fn start(
-        fs: Arc<F>,
+        store: LogStore<F>,
         config: &NodeConfig,
         machine: &Machine,
     ) -> Result<Self, NodeError> {
-        let store = open(fs, &config.store, machine).await?;
+        let journal = store.journal().clone();
+        let started = Self::start_on(store, config, machine).await;
+        if started.is_err() {
+            journal.let_go().await;
+        }
+        started
+    }
+
+    async fn start_on(
+        store: LogStore<F>,
+        config: &NodeConfig,
+        machine: &Machine,
+    ) -> Result<Self, NodeError> {
+        store.settle().await.map_err(OpenError::from)?;
         let journal = store.journal().clone();
         let transport = config.peers.as_ref().map(|p| Arc::clone(&p.transport));
         let raft = Raft::new(

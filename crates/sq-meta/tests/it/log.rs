@@ -234,6 +234,58 @@ fn a_log_whose_disk_failed_runs_again_once_it_is_well() {
 }
 
 #[test]
+fn an_only_voters_log_is_read_without_room_on_the_disk_and_runs_once_there_is_some() {
+    // A broker whose disk was full could not start, for want of room for the vote it says again, and so
+    // nobody could read or delete.
+    block_on(async {
+        let fs = InMemoryFileSystem::new(1);
+        let log = begin(&fs).await;
+        roll(&log, 1, 10).await;
+        let state = log.state();
+        drop(log);
+        fs.power_loss(Keep::None);
+        fs.set_free_space(Some(0));
+        let log = MetaLog::open(Arc::new(fs.clone()), config(2))
+            .await
+            .unwrap();
+        assert_eq!(*log.state(), *state, "all that was committed");
+        let allocate = || log.submit(Command::AllocateProducerIds { count: 10 });
+        let refused = allocate().await;
+        assert!(
+            matches!(refused, Err(SubmitError::Unavailable(_))),
+            "{refused:?}"
+        );
+        assert_eq!(*log.state(), *state);
+        fs.set_free_space(None);
+        assert_eq!(allocate().await.unwrap(), Applied::ProducerIds(0..10));
+        roll(&log, 2, 20).await;
+        log.shut_down().await;
+        let log = start(&fs, 3).await;
+        assert_eq!(log.state().next_producer_id(), 10);
+        assert_eq!(log.state().partition(orders()).unwrap().sealed.len(), 2);
+    });
+}
+
+#[test]
+fn a_log_that_was_only_read_holds_its_files_no_longer_once_shut_down() {
+    block_on(async {
+        let fs = InMemoryFileSystem::new(1);
+        let log = begin(&fs).await;
+        log.shut_down().await;
+        let read = MetaLog::open(Arc::new(fs.clone()), config(2))
+            .await
+            .unwrap();
+        // Before the start behind it had its turn.
+        read.shut_down().await;
+        let log = start(&fs, 3).await;
+        roll(&log, 1, 10).await;
+        tokio::task::yield_now().await;
+        let refused = read.submit(Command::AllocateProducerIds { count: 1 }).await;
+        assert!(matches!(refused, Err(SubmitError::ShutDown)));
+    });
+}
+
+#[test]
 fn a_log_that_was_shut_down_takes_nothing() {
     block_on(async {
         let log = begin(&InMemoryFileSystem::new(1)).await;

@@ -4,12 +4,12 @@ use openraft::EntryPayload;
 use openraft::storage::{RaftLogStorage, RaftStateMachine};
 use sq_sim::{InMemoryFileSystem, Keep};
 
-use super::support::{DIR, Opened, Stop, block_on, config, entries, entry, id};
+use super::support::{DIR, Opened, Stop, block_on, entries, entry, id};
 use crate::command::Command;
 use crate::raft::record::{Body, Piece, Record};
 use crate::raft::{
     Entry, JournalError, Membership, Node, NodeConfig, OpenError, SnapshotMeta, StoredMembership,
-    VoteFileError,
+    VoteFileError, read,
 };
 
 #[test]
@@ -427,12 +427,14 @@ fn a_leader_that_has_no_entry_of_its_term_yet_still_begins_with_all_that_was_com
         fs.power_loss(Keep::None);
         let config = NodeConfig {
             id: 1,
-            store: config(2),
             snapshot_every: 100,
             peers: None,
         };
         let fs = std::sync::Arc::new(fs.for_this_process());
-        let node = Node::start(fs, &config, &machine).await.unwrap();
+        let store = read(fs, &super::support::config(2), &machine)
+            .await
+            .unwrap();
+        let node = Node::start(store, &config, &machine).await.unwrap();
         assert_eq!(machine.watch().borrow().next_producer_id(), 1_000_009);
         node.stop().await;
     });

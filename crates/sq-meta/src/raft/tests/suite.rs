@@ -6,9 +6,10 @@ use openraft::testing::{StoreBuilder, Suite};
 use sq_sim::{FileSystem, InMemoryFileSystem, OsFileSystem};
 use tempfile::TempDir;
 
+use super::support::open;
 use crate::raft::log_store::LogStore;
 use crate::raft::machine::Store;
-use crate::raft::{Machine, StorageError, StoreConfig, Types, open};
+use crate::raft::{Machine, StorageError, StoreConfig, Types};
 
 struct OnDisk;
 

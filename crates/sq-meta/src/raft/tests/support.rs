@@ -6,14 +6,14 @@ use std::sync::Arc;
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{EntryPayload, LeaderId, RaftLogReader, RaftSnapshotBuilder};
 pub(super) use sq_sim::Stop;
-use sq_sim::{InMemoryFileSystem, VirtualClock};
+use sq_sim::{FileSystem, InMemoryFileSystem, VirtualClock};
 use sq_storage::SegmentIds;
 
 use crate::command::Command;
 use crate::raft::log_store::LogStore;
 use crate::raft::machine::Store;
 use crate::raft::{
-    Entry, LogId, Machine, OpenError, StorageError, StoreConfig, StoredMembership, Vote, open,
+    Entry, LogId, Machine, OpenError, StorageError, StoreConfig, StoredMembership, Vote, read,
 };
 
 pub(super) const DIR: &str = "/data/node";
@@ -50,6 +50,17 @@ pub(super) fn config(seed: u64) -> StoreConfig {
         clock: Arc::new(VirtualClock::new()),
         ..StoreConfig::new(DIR)
     }
+}
+
+/// Opens a node's storage, up to where it takes votes and entries.
+pub(super) async fn open<F: FileSystem>(
+    fs: Arc<F>,
+    config: &StoreConfig,
+    machine: &Machine,
+) -> Result<LogStore<F>, OpenError> {
+    let store = read(fs, config, machine).await?;
+    store.settle().await?;
+    Ok(store)
 }
 
 /// A node's storage, open.
