@@ -1,6 +1,7 @@
 //! What every connection of a broker shares.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -14,11 +15,11 @@ use crate::budget::Budget;
 use crate::care::Care;
 use crate::config::{Config, HostPort};
 use crate::data_dir::{DataDir, DataDirError};
-use crate::meta::{FileMetaStore, MetaStore, OpenError};
+use crate::meta::{self, Metadata, OpenError};
 use crate::partition::{Appends, PartitionEnv, PartitionLimits};
 use crate::producer_ids::ProducerIds;
 use crate::producers::ProducerLimits;
-use crate::topics::{Topics, TopicsError};
+use crate::topics::{self, Topics, TopicsError};
 
 /// The id of the one broker of a cluster of one.
 pub const BROKER_ID: i32 = 1;
@@ -49,11 +50,12 @@ pub struct Broker<F: FileSystem> {
     /// The topics.
     pub topics: Arc<Topics<F>>,
     /// Producer ids to give out.
-    pub producer_ids: ProducerIds,
+    pub producer_ids: ProducerIds<F>,
     /// Bytes of requests in flight.
     pub request_memory: Budget,
     /// Bytes of fetched batches in flight.
     pub fetch_memory: Budget,
+    meta: Metadata<F>,
     care: Care,
 }
 
@@ -105,28 +107,45 @@ impl<F: FileSystem> Broker<F> {
         let data_dir =
             DataDir::open(Arc::clone(&fs), &config.data_dir, BROKER_ID, new_cluster_id).await?;
         let stamp = data_dir.stamp();
-        let meta = if data_dir.is_new() {
-            FileMetaStore::create(Arc::clone(&fs), data_dir.path()).await?
-        } else {
-            FileMetaStore::open(Arc::clone(&fs), data_dir.path()).await?
+        let wal = WalConfig {
+            segment_ids: SegmentIds::seeded(rng.random()),
+            tail_cache: TailCache::new(config.limits.tail_cache_bytes),
+            ..WalConfig::new(data_dir.path())
         };
-        let meta: Arc<dyn MetaStore> = Arc::new(meta);
+        let setup = meta::Setup {
+            fs: Arc::clone(&fs),
+            clock: Arc::clone(&clock),
+            broker: sq_meta::Broker {
+                id: sq_meta::BrokerId(BROKER_ID.cast_unsigned()),
+                incarnation: rng.random(),
+                host: advertised.host.clone(),
+                port: advertised.port,
+                rack: None,
+            },
+            segment_ids: wal.segment_ids.clone(),
+            commit_delay: Duration::ZERO,
+        };
+        let meta = meta::open(&data_dir, setup, |topic| {
+            let overrides = topics::overrides_of(topic).unwrap_or_default();
+            topics::wal_config(&wal, &overrides.over(&config.topic))
+        })
+        .await?;
         let env = Arc::new(PartitionEnv {
             fs,
             appends,
             clock: Arc::clone(&clock),
             limits: partition_limits(&config),
-            wal: WalConfig {
-                segment_ids: SegmentIds::seeded(rng.random()),
-                tail_cache: TailCache::new(config.limits.tail_cache_bytes),
-                ..WalConfig::new(data_dir.path())
-            },
+            wal,
             opening: Semaphore::new(OPENING_AT_A_TIME),
             runtime: Handle::current(),
         });
         let topic_rng = StdRng::from_rng(&mut rng);
         let defaults = config.topic.clone();
-        let topics = Topics::start(env, Arc::clone(&meta), data_dir, defaults, topic_rng).await?;
+        let topics = Topics::start(env, meta.clone(), data_dir, defaults, topic_rng).await;
+        if topics.is_err() {
+            meta.close().await;
+        }
+        let topics = topics?;
         let care = Care::begin(&topics, &clock, &config);
         Ok(Arc::new(Self {
             care,
@@ -137,7 +156,8 @@ impl<F: FileSystem> Broker<F> {
             },
             clock,
             topics,
-            producer_ids: ProducerIds::new(meta),
+            producer_ids: ProducerIds::new(meta.clone()),
+            meta,
             request_memory: Budget::new(config.limits.node_in_flight_bytes),
             fetch_memory: Budget::new(config.limits.fetch_memory_bytes),
             config,
@@ -152,6 +172,7 @@ impl<F: FileSystem> Broker<F> {
     /// Closes every partition cleanly, so that the next start has the least to find out.
     pub async fn close(&self) {
         self.topics.close().await;
+        self.meta.close().await;
     }
 }
 

@@ -1,11 +1,11 @@
 //! Producer ids, handed out from durable blocks.
 
 use std::ops::Range;
-use std::sync::Arc;
 
+use sq_sim::FileSystem;
 use tokio::sync::Mutex;
 
-use crate::meta::{MetaError, MetaStore};
+use crate::meta::{MetaError, Metadata};
 
 /// Ids taken from the metadata at a time, as many as Kafka takes. What is left of a block when the
 /// broker stops is never used.
@@ -13,14 +13,14 @@ const BLOCK: u32 = 1_000;
 
 /// A supply of producer ids that nobody has had.
 #[derive(Debug)]
-pub struct ProducerIds {
-    meta: Arc<dyn MetaStore>,
+pub struct ProducerIds<F: FileSystem> {
+    meta: Metadata<F>,
     block: Mutex<Range<i64>>,
 }
 
-impl ProducerIds {
+impl<F: FileSystem> ProducerIds<F> {
     /// A supply that draws on the metadata.
-    pub fn new(meta: Arc<dyn MetaStore>) -> Self {
+    pub fn new(meta: Metadata<F>) -> Self {
         Self {
             meta,
             block: Mutex::new(0..0),

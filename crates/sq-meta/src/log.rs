@@ -195,6 +195,9 @@ impl<F: FileSystem> MetaLog<F> {
         let machine = Machine::default();
         let store = raft::read(Arc::clone(&fs), &config.store, &machine).await?;
         if config.peers.is_none() {
+            if store.has_only_a_vote().await {
+                return Err(OpenError::LogLost(config.store.dir).into());
+            }
             machine.apply_all(store.journal());
         }
         Ok(Self {

@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `@lock` | locked by the process that uses the directory |
 //! | `@stamp` | format version, cluster id, broker id |
-//! | `@meta` | topics and producer-id blocks |
+//! | `@raft` | the log of the metadata: topics, their segments, producer-id blocks |
+//! | `@meta` | the metadata of an earlier version, until it is taken over |
 //! | `@deleted-{id}` | what is left of a deleted topic, removed in the background |
 //! | `@orphans/{n}/{topic}` | a directory that belonged to no topic, moved out of the way, kept |
 
@@ -25,7 +26,6 @@ use uuid::Uuid;
 pub use stamp::{Stamp, StampDamage};
 
 use crate::atomic_file::{self, TEMPORARY_SUFFIX};
-use crate::meta::META_FILE;
 use stamp::STAMP_LEN;
 
 const LOCK_FILE: &str = "@lock";
@@ -80,7 +80,7 @@ pub struct DataDir<F: FileSystem> {
     fs: Arc<F>,
     path: PathBuf,
     stamp: Stamp,
-    is_new: bool,
+    holds_topics: bool,
     _lock: Box<dyn FileLock>,
 }
 
@@ -146,12 +146,12 @@ impl<F: FileSystem> DataDir<F> {
                 expected: broker_id,
             });
         }
-        let is_new = ours.is_empty();
+        let holds_topics = entries.iter().any(is_topics);
         Ok(Self {
             fs,
             path: path.to_owned(),
             stamp,
-            is_new,
+            holds_topics,
             _lock: lock,
         })
     }
@@ -166,10 +166,9 @@ impl<F: FileSystem> DataDir<F> {
         self.stamp
     }
 
-    /// Whether nothing but lock and stamp was in it, so that metadata may begin anew. Anywhere else
-    /// missing metadata is damage.
-    pub fn is_new(&self) -> bool {
-        self.is_new
+    /// Whether there was a directory in it that could be a topic's: then there has to be metadata, too.
+    pub fn holds_topics(&self) -> bool {
+        self.holds_topics
     }
 }
 
@@ -182,9 +181,13 @@ fn counts_as_data(entry: &DirEntry) -> bool {
     if name == LOCK_FILE || name == STAMP_FILE || name.ends_with(TEMPORARY_SUFFIX) {
         return false;
     }
-    name == META_FILE
-        || name.starts_with('@')
-        || (entry.kind == EntryKind::Directory && TopicName::new(name).is_ok())
+    name.starts_with('@') || is_topics(entry)
+}
+
+/// Whether an entry could be a topic's directory.
+fn is_topics(entry: &DirEntry) -> bool {
+    let name = entry.name.to_str();
+    entry.kind == EntryKind::Directory && name.is_some_and(|name| TopicName::new(name).is_ok())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use sq_storage::TopicName;
 use uuid::Uuid;
 
 use super::{DataDir, DataDirError};
-use crate::meta::{MetaImage, TopicId};
+use crate::meta::TopicId;
 use crate::testing::{DIR, Stop, block_on, disk};
 
 async fn open(fs: &InMemoryFileSystem) -> Result<DataDir<InMemoryFileSystem>, DataDirError> {
@@ -46,7 +46,7 @@ fn a_new_directory_is_stamped_and_known_again() {
     block_on(async {
         let fs = disk(1).await;
         let first = open_as(&fs, 1, 7).await.unwrap();
-        assert!(first.is_new());
+        assert!(!first.holds_topics());
         drop(first);
         let again = open_as(&fs, 1, 8).await.unwrap();
         assert_eq!(
@@ -114,12 +114,12 @@ fn metadata_may_begin_anew_only_where_nothing_is() {
                 let crashed = fs.is_crashed();
                 stop.strike(&fs);
                 let again = open(&fs).await.unwrap();
-                assert!(again.is_new(), "{stop:?} at {at}");
+                assert!(!again.holds_topics(), "{stop:?} at {at}");
                 assert!(!opened || again.stamp().cluster_id == Uuid::from_u128(7));
                 drop(again);
                 put_topic(&fs, "orders").await;
                 assert!(
-                    !open(&fs).await.unwrap().is_new(),
+                    open(&fs).await.unwrap().holds_topics(),
                     "its metadata is missing, not new"
                 );
                 if !crashed {
@@ -140,13 +140,12 @@ fn a_directory_that_is_no_topics_is_kept_out_of_the_way() {
         fs.take_trace();
         let longest = "x".repeat(249);
         put_topic(&fs, &longest).await;
-        let image = MetaImage::default();
-        let moved = data_dir.quarantine_orphans(&image).await.unwrap();
+        let moved = data_dir.quarantine_orphans(|_| false).await.unwrap();
         assert_eq!(moved.len(), 2);
         assert_eq!(moved[&name("stray")], Path::new("/data/@orphans/1/stray"));
         // Again, under the same name.
         put_topic(&fs, "stray").await;
-        let moved = data_dir.quarantine_orphans(&image).await.unwrap();
+        let moved = data_dir.quarantine_orphans(|_| false).await.unwrap();
         assert_eq!(moved[&name("stray")], Path::new("/data/@orphans/3/stray"));
 
         fs.power_loss(Keep::None);

@@ -10,7 +10,7 @@ use sq_storage::TopicName;
 use sq_storage::wal::remove_file_in_steps;
 
 use super::DataDir;
-use crate::meta::{MetaImage, TopicId};
+use crate::meta::TopicId;
 
 const DELETED_PREFIX: &str = "@deleted-";
 const ORPHANS: &str = "@orphans";
@@ -72,7 +72,7 @@ impl<F: FileSystem> DataDir<F> {
     /// The file system's own.
     pub async fn quarantine_orphans(
         &self,
-        image: &MetaImage,
+        is_topic: impl Fn(&TopicName) -> bool,
     ) -> io::Result<BTreeMap<TopicName, PathBuf>> {
         let mut moved = BTreeMap::new();
         for entry in self.fs.list_dir(&self.path).await? {
@@ -83,7 +83,7 @@ impl<F: FileSystem> DataDir<F> {
             let (Some(name), EntryKind::Directory) = (name, entry.kind) else {
                 continue;
             };
-            if image.topics.contains_key(&name) {
+            if is_topic(&name) {
                 continue;
             }
             let target = self.quarantine(&name).await?;

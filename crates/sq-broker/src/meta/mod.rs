@@ -1,64 +1,34 @@
-//! What the broker knows beside its logs: topics, and which producer ids are given out.
+//! What the broker knows beside its logs: topics and the chains of segments that their partitions are,
+//! and which producer ids are given out.
 //!
-//! [`MetaStore`] is the interface; [`FileMetaStore`] keeps the whole of it in one file, which is
-//! enough for one broker. [`MetaImage`] is a pure state machine, so that a replicated log can run
-//! the same one later.
+//! All of it is [`sq_meta`]'s state machine, in a log of its own in the data directory, of which this
+//! broker is the only voter. [`Metadata`] speaks to it for one broker; [`open`] begins with it, and takes
+//! over what an earlier version kept in a file.
 
-mod file;
-mod format;
-mod image;
+mod earlier;
+mod open;
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::fmt::Debug;
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use sq_storage::TopicName;
-use uuid::Uuid;
+use sq_meta::{
+    Applied, Broker, BrokerId, Command, MetaLog, MetaState, NewPartition, NewSegment, NewTopic,
+    Refusal, ReplicaSet, SegmentId, SubmitError,
+};
+use sq_sim::FileSystem;
+use sq_storage::{SegmentIds, TopicName};
+use tokio::sync::OnceCell;
 
-pub use file::{FileMetaStore, META_FILE, OpenError};
-pub use format::Damage;
-pub use image::MetaImage;
+pub use earlier::{Damage, META_FILE};
+pub use open::{META_LOG_DIR, OpenError, Setup, open};
+pub use sq_meta::TopicId;
 
-/// A topic's durable identity: a topic that is deleted and created again under its name has another.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TopicId(Uuid);
+/// How often a command is submitted of which it is not known whether it was applied. The log starts
+/// anew in between, and says.
+const TRIES: u32 = 3;
 
-impl TopicId {
-    /// The id with these bits. Zero, one and two mean something else in the protocol (KIP-516) and
-    /// are never drawn for a topic.
-    pub fn from_random(bits: u128) -> Self {
-        // The version and variant bits keep the reserved small values out of reach.
-        Self(uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid())
-    }
-
-    /// The id as the protocol carries it.
-    pub fn from_uuid(id: Uuid) -> Self {
-        Self(id)
-    }
-
-    /// The id as the protocol carries it.
-    pub fn uuid(self) -> Uuid {
-        self.0
-    }
-}
-
-impl fmt::Display for TopicId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0.simple())
-    }
-}
-
-impl Debug for TopicId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// A topic as the metadata has it.
+/// What a topic is, apart from its partitions' chains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicRecord {
     /// Its name, unique among the living.
@@ -71,7 +41,19 @@ pub struct TopicRecord {
     pub configs: BTreeMap<String, String>,
 }
 
-/// Why a change of the metadata did not happen.
+impl TopicRecord {
+    /// What the metadata says of a topic.
+    pub fn of(topic: &sq_meta::Topic) -> Self {
+        Self {
+            name: topic.name.clone(),
+            id: topic.id,
+            partitions: u32::try_from(topic.partitions.len()).unwrap_or(u32::MAX),
+            configs: topic.configs.clone(),
+        }
+    }
+}
+
+/// Why a change of the metadata did not happen, as far as is known.
 #[derive(Debug, thiserror::Error)]
 pub enum MetaError {
     /// The name is taken.
@@ -86,45 +68,191 @@ pub enum MetaError {
     /// All 63 bits of producer ids are given out.
     #[error("no producer id is left")]
     ProducerIdsExhausted,
-    /// The change could not be made durable, and was taken back.
-    #[error("the metadata could not be written: {0}")]
-    Write(#[source] io::Error),
-    /// A change could neither be made durable nor be taken back. What a restart would find is
-    /// unknown, so no further change is taken until then.
-    #[error("the metadata takes no changes until a restart: {0}")]
-    Latched(Arc<str>),
+    /// The command is refused, and always will be.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// The log takes no commands now. Nothing was changed.
+    #[error("the metadata can't be changed now: {0}")]
+    Unavailable(String),
+    /// The log stopped in the middle, and did not start again. What it will find once it does is
+    /// unknown.
+    #[error("whether the metadata was changed is not known: {0}")]
+    InDoubt(String),
 }
 
-/// Durable metadata. A change that was answered `Ok` survives any crash.
-#[async_trait]
-pub trait MetaStore: Debug + Send + Sync + 'static {
-    /// What is known now. Cheap: nothing is copied.
-    fn image(&self) -> Arc<MetaImage>;
+impl From<Refusal> for MetaError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::TopicExists { name, .. } => Self::TopicExists(name),
+            Refusal::UnknownTopic(id) => Self::UnknownTopic(id),
+            Refusal::BeingDeleted(name) => Self::BeingDeleted(name),
+            Refusal::ProducerIdsExhausted => Self::ProducerIdsExhausted,
+            other => Self::Refused(other),
+        }
+    }
+}
 
-    /// Adds a topic.
+/// The metadata, as one broker changes it. A change that was answered `Ok` survives any crash. Cheap to
+/// clone: clones share it.
+#[derive(Debug)]
+pub struct Metadata<F: FileSystem> {
+    log: MetaLog<F>,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    broker: Broker,
+    segment_ids: SegmentIds,
+    /// Set once the broker is known to the metadata under its present address.
+    registered: OnceCell<()>,
+}
+
+impl<F: FileSystem> Clone for Metadata<F> {
+    fn clone(&self) -> Self {
+        Self {
+            log: self.log.clone(),
+            inner: Arc::clone(&self.inner),
+        }
+    }
+}
+
+impl<F: FileSystem> Metadata<F> {
+    /// Speaks to a log for a broker.
+    pub fn new(log: MetaLog<F>, broker: Broker, segment_ids: SegmentIds) -> Self {
+        Self {
+            log,
+            inner: Arc::new(Inner {
+                broker,
+                segment_ids,
+                registered: OnceCell::new(),
+            }),
+        }
+    }
+
+    /// Which broker this is.
+    pub fn broker(&self) -> BrokerId {
+        self.inner.broker.id
+    }
+
+    /// What is known now. Not to be held for long: while it is, the next change copies what it changes.
+    pub fn state(&self) -> Arc<MetaState> {
+        self.log.state()
+    }
+
+    /// A segment that only this broker holds, with an id that nobody has had.
+    pub fn new_segment(&self) -> NewSegment {
+        NewSegment {
+            id: SegmentId(self.inner.segment_ids.draw()),
+            replicas: ReplicaSet::of(self.broker()),
+        }
+    }
+
+    /// Makes this broker known. Whatever needs it waits for it by itself.
     ///
     /// # Errors
-    /// [`MetaError::TopicExists`], [`MetaError::BeingDeleted`], or that it could not be written.
-    async fn create_topic(&self, topic: TopicRecord) -> Result<Arc<TopicRecord>, MetaError>;
+    /// [`MetaError`].
+    pub async fn register(&self) -> Result<(), MetaError> {
+        let registered = self.inner.registered.get_or_try_init(async || {
+            let command = Command::RegisterBroker(self.inner.broker.clone());
+            self.submit(command).await.map(drop)
+        });
+        registered.await.copied()
+    }
+
+    /// Adds a topic of which there is nothing yet.
+    ///
+    /// # Errors
+    /// [`MetaError::TopicExists`], [`MetaError::BeingDeleted`], or that the metadata can't be changed.
+    pub async fn create_topic(&self, topic: TopicRecord) -> Result<Arc<TopicRecord>, MetaError> {
+        let partitions = (0..topic.partitions)
+            .map(|_| NewPartition::empty(self.broker(), self.new_segment()))
+            .collect();
+        self.create_topic_with(&topic, partitions).await?;
+        Ok(Arc::new(topic))
+    }
+
+    async fn create_topic_with(
+        &self,
+        topic: &TopicRecord,
+        partitions: Vec<NewPartition>,
+    ) -> Result<(), MetaError> {
+        self.register().await?;
+        let command = Command::CreateTopic(NewTopic {
+            id: topic.id,
+            name: topic.name.clone(),
+            configs: topic.configs.clone(),
+            partitions,
+        });
+        self.submit(command).await.map(drop)
+    }
 
     /// Takes a topic out. Its name and id are remembered as being deleted, so that a restart knows
     /// whose directory it finds, until [`forget_deleted`](Self::forget_deleted).
     ///
     /// # Errors
-    /// [`MetaError::UnknownTopic`], or that it could not be written.
-    async fn delete_topic(&self, id: TopicId) -> Result<Arc<TopicRecord>, MetaError>;
+    /// [`MetaError::UnknownTopic`], or that the metadata can't be changed.
+    pub async fn delete_topic(&self, topic: TopicId) -> Result<(), MetaError> {
+        self.submit(Command::DeleteTopic { topic }).await.map(drop)
+    }
 
     /// Says that nothing is left under a deleted topic's name. One that is not known is fine.
     ///
     /// # Errors
-    /// That it could not be written.
-    async fn forget_deleted(&self, id: TopicId) -> Result<(), MetaError>;
+    /// That the metadata can't be changed.
+    pub async fn forget_deleted(&self, topic: TopicId) -> Result<(), MetaError> {
+        let broker = self.broker();
+        self.submit(Command::ForgetDeleted { topic, broker })
+            .await
+            .map(drop)
+    }
 
     /// Takes `count` producer ids that nobody has had or will have.
     ///
     /// # Errors
-    /// [`MetaError::ProducerIdsExhausted`], or that it could not be written.
-    async fn allocate_producer_ids(&self, count: u32) -> Result<Range<i64>, MetaError>;
+    /// [`MetaError::ProducerIdsExhausted`], or that the metadata can't be changed.
+    pub async fn allocate_producer_ids(&self, count: u32) -> Result<Range<i64>, MetaError> {
+        match self.submit(Command::AllocateProducerIds { count }).await? {
+            Applied::ProducerIds(ids) => Ok(ids),
+            other => Err(MetaError::Unavailable(format!("it answered {other:?}"))),
+        }
+    }
+
+    /// Waits until all that was submitted before has taken place or never will.
+    ///
+    /// # Errors
+    /// The log does not run, so that it is not known.
+    pub async fn settle(&self) -> Result<(), MetaError> {
+        let nothing = Command::SkipProducerIds { below: 0 };
+        self.submit(nothing).await.map(drop)
+    }
+
+    /// Submits a command that can be repeated, until it is known what came of it.
+    ///
+    /// # Errors
+    /// [`MetaError`].
+    pub async fn submit(&self, command: Command) -> Result<Applied, MetaError> {
+        let mut doubt = None;
+        for _ in 0..TRIES {
+            match self.log.submit(command.clone()).await {
+                Ok(applied) => return Ok(applied),
+                Err(SubmitError::Refused(refusal)) => return Err(refusal.into()),
+                Err(SubmitError::Unknown(reason)) => doubt = Some(reason),
+                Err(error) => {
+                    return Err(match doubt {
+                        Some(reason) => MetaError::InDoubt(format!("{reason}; then: {error}")),
+                        None => MetaError::Unavailable(error.to_string()),
+                    });
+                }
+            }
+        }
+        Err(MetaError::InDoubt(doubt.unwrap_or_default()))
+    }
+
+    /// Stops the log, so that the next start has the least to find out.
+    pub async fn close(&self) {
+        self.log.shut_down().await;
+    }
 }
 
 #[cfg(test)]

@@ -1,17 +1,20 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
-use sq_sim::{Effect, Errno, Fault, FileSystem, InMemoryFileSystem, Keep, OpKind};
-use sq_storage::TopicName;
+use sq_meta::{Broker, BrokerId};
+use sq_sim::{FileSystem, InMemoryFileSystem, Keep, OpKind, VirtualClock};
+use sq_storage::{SegmentIds, TopicName, WalConfig, WalWriter};
+use uuid::Uuid;
 
-use super::{
-    FileMetaStore, MetaError, MetaImage, MetaStore, OpenError, TopicId, TopicRecord, format,
-};
+use super::earlier::{self, MetaImage};
+use super::{MetaError, Metadata, Setup, TopicId, TopicRecord};
+use crate::data_dir::DataDir;
 use crate::testing::{DIR, Stop, block_on, disk};
 
-type Store = FileMetaStore<InMemoryFileSystem>;
+type Meta = Metadata<InMemoryFileSystem>;
 
 fn name(name: &str) -> TopicName {
     TopicName::new(name).unwrap()
@@ -26,64 +29,54 @@ fn topic(text: &str, id: u128) -> TopicRecord {
     }
 }
 
+fn put(image: &mut MetaImage, topic: TopicRecord) {
+    image.topics.insert(topic.name.clone(), Arc::new(topic));
+}
+
 fn image() -> MetaImage {
-    let mut image = MetaImage::default();
-    image.create_topic(topic("orders", 1)).unwrap();
-    image.create_topic(topic("-0", 2)).unwrap();
-    image.create_topic(topic("gone", 3)).unwrap();
-    image.delete_topic(TopicId::from_random(3)).unwrap();
-    image.allocate_producer_ids(1000).unwrap();
+    let mut image = MetaImage {
+        revision: 7,
+        next_producer_id: 1000,
+        ..MetaImage::default()
+    };
+    put(&mut image, topic("orders", 1));
+    put(&mut image, topic("-0", 2));
+    image.deleting.insert(TopicId::from_random(3), name("gone"));
     image
 }
 
-async fn create(fs: &InMemoryFileSystem) -> Store {
-    FileMetaStore::create(Arc::new(fs.clone()), Path::new(DIR))
-        .await
-        .unwrap()
-}
-
-async fn try_open(fs: &InMemoryFileSystem) -> Result<Store, OpenError> {
-    FileMetaStore::open(Arc::new(fs.clone()), Path::new(DIR)).await
-}
-
-fn file() -> PathBuf {
-    Path::new(DIR).join(super::META_FILE)
-}
-
 #[test]
-fn every_flipped_bit_and_every_other_length_of_the_file_is_refused() {
-    let bytes = format::encode(&image());
-    assert_eq!(format::decode(&bytes), Ok(image()));
+fn every_flipped_bit_and_every_other_length_of_the_earlier_file_is_refused() {
+    let bytes = earlier::encode(&image());
+    assert_eq!(earlier::decode(&bytes), Ok(image()));
     for bit in 0..bytes.len() * 8 {
         let mut bad = bytes.to_vec();
         bad[bit / 8] ^= 1 << (bit % 8);
-        assert!(format::decode(&bad).is_err(), "bit {bit}");
+        assert!(earlier::decode(&bad).is_err(), "bit {bit}");
     }
     for len in 0..bytes.len() {
-        assert!(format::decode(&bytes[..len]).is_err(), "cut at {len}");
+        assert!(earlier::decode(&bytes[..len]).is_err(), "cut at {len}");
     }
     let mut longer = bytes.to_vec();
     longer.push(0);
-    assert!(format::decode(&longer).is_err());
+    assert!(earlier::decode(&longer).is_err());
 }
 
 proptest! {
     #[test]
     fn any_image_comes_back(
         topics in proptest::collection::btree_map("[a-zA-Z0-9_-]{1,249}", (any::<u128>(), any::<u32>()), 0..8),
-        deleted in 0_usize..4,
+        deleted in proptest::collection::btree_map(any::<u128>(), "[a-zA-Z0-9_-]{1,249}", 0..4),
         next in 0..i64::MAX,
     ) {
         let mut image = MetaImage { next_producer_id: next, ..MetaImage::default() };
         for (text, (id, partitions)) in &topics {
-            let record = TopicRecord { partitions: *partitions, ..topic(text, *id) };
-            image.create_topic(record).unwrap();
+            put(&mut image, TopicRecord { partitions: *partitions, ..topic(text, *id) });
         }
-        let ids: Vec<TopicId> = image.topics.values().map(|t| t.id).take(deleted).collect();
-        for id in ids {
-            image.delete_topic(id).unwrap();
+        for (id, text) in &deleted {
+            image.deleting.insert(TopicId::from_random(*id), name(text));
         }
-        prop_assert_eq!(format::decode(&format::encode(&image)), Ok(image));
+        prop_assert_eq!(earlier::decode(&earlier::encode(&image)), Ok(image));
     }
 
     #[test]
@@ -100,34 +93,194 @@ proptest! {
             let crc = crc32fast::hash(&bytes[..at]);
             bytes[at..].copy_from_slice(&crc.to_be_bytes());
         }
-        let _ = format::decode(&bytes);
+        let _ = earlier::decode(&bytes);
     }
 }
 
+fn wal(_: &TopicRecord) -> WalConfig {
+    WalConfig {
+        max_segment_bytes: 256,
+        zero_ahead_bytes: 0,
+        segment_ids: SegmentIds::seeded(99),
+        ..WalConfig::new(DIR)
+    }
+}
+
+/// The metadata, and what holds the directory's lock.
+async fn try_open(
+    fs: &InMemoryFileSystem,
+    seed: u64,
+) -> Result<(Meta, DataDir<InMemoryFileSystem>), String> {
+    let fs = Arc::new(fs.for_this_process());
+    let cluster = Uuid::from_u128(7);
+    let data_dir = DataDir::open(Arc::clone(&fs), Path::new(DIR), 1, cluster)
+        .await
+        .map_err(|e| e.to_string())?;
+    let setup = Setup {
+        fs,
+        clock: Arc::new(VirtualClock::new()),
+        broker: Broker {
+            id: BrokerId(1),
+            incarnation: seed,
+            host: "localhost".into(),
+            port: 9092,
+            rack: None,
+        },
+        segment_ids: SegmentIds::seeded(seed),
+        commit_delay: Duration::ZERO,
+    };
+    let meta = super::open(&data_dir, setup, wal).await;
+    Ok((meta.map_err(|e| e.to_string())?, data_dir))
+}
+
+async fn open(fs: &InMemoryFileSystem, seed: u64) -> (Meta, DataDir<InMemoryFileSystem>) {
+    try_open(fs, seed).await.unwrap()
+}
+
+fn meta_file() -> PathBuf {
+    Path::new(DIR).join(super::META_FILE)
+}
+
+/// A data directory as an earlier version left it: two topics, one of them with several segments of
+/// which the first ones are gone, and a third that was being deleted.
+async fn earlier_version(seed: u64) -> InMemoryFileSystem {
+    let fs = disk(seed).await;
+    let shared = Arc::new(fs.clone());
+    let cluster = Uuid::from_u128(7);
+    let opened = DataDir::open(Arc::clone(&shared), Path::new(DIR), 1, cluster).await;
+    drop(opened.unwrap());
+    fs.write_file(meta_file(), earlier::encode(&image()))
+        .unwrap();
+    for (text, partition, records) in [("orders", 0, 20), ("orders", 2, 1), ("gone", 0, 1)] {
+        let wal = wal(&topic(text, 1));
+        let writer = WalWriter::new(Arc::clone(&shared), wal, name(text), partition).await;
+        let mut writer = writer.unwrap();
+        for n in 0..records {
+            let appended = writer.append(None, &[0; 60], &[], n).await;
+            assert_eq!(appended.unwrap(), n);
+        }
+        if records > 10 {
+            writer.purge_to(7).await.unwrap();
+        }
+        writer.close().await.unwrap();
+    }
+    fs.sync_dir(Path::new(DIR)).await.unwrap();
+    fs
+}
+
+/// What the metadata says of a partition: its log start, and base and id of each segment.
+fn chain_of(meta: &Meta, partition: usize) -> (u64, Vec<(u64, u64)>) {
+    let state = meta.state();
+    let topic = state.topic_named(&name("orders")).unwrap();
+    let partition = &topic.partitions[partition];
+    let sealed = partition.sealed.iter().map(|s| (s.base, s.segment.id.0));
+    let active = (partition.active.base, partition.active.segment.id.0);
+    (partition.log_start, sealed.chain([active]).collect())
+}
+
+/// The same of its directory.
+async fn chain_on_disk(fs: &InMemoryFileSystem, partition: u32) -> (u64, Vec<(u64, u64)>) {
+    let wal = wal(&topic("orders", 1));
+    let writer = WalWriter::new(Arc::new(fs.clone()), wal, name("orders"), partition).await;
+    let reader = writer.unwrap().reader();
+    let segments = reader.segments().into_iter();
+    (
+        reader.start_offset(),
+        segments.map(|s| (s.base_offset, s.id)).collect(),
+    )
+}
+
+async fn check_taken_over(fs: &InMemoryFileSystem, meta: &Meta, context: &str) {
+    let state = meta.state();
+    let names: Vec<_> = state.topics().map(|t| t.name.to_string()).collect();
+    assert_eq!(names, ["-0", "orders"], "{context}");
+    for found in state.topics() {
+        let record = Arc::new(TopicRecord::of(found));
+        assert_eq!(image().topics.get(&found.name), Some(&record), "{context}");
+    }
+    assert_eq!(state.next_producer_id(), 1000, "{context}");
+    let (log_start, chain) = chain_of(meta, 0);
+    assert_eq!(
+        (log_start, chain.clone()),
+        chain_on_disk(fs, 0).await,
+        "{context}"
+    );
+    assert!(log_start == 7 && chain.len() > 3, "{context}: {chain:?}");
+    assert_eq!(chain_of(meta, 2), chain_on_disk(fs, 2).await, "{context}");
+    let (log_start, chain) = chain_of(meta, 1);
+    assert_eq!(
+        (log_start, chain[0].0),
+        (0, 0),
+        "{context}: nothing was written"
+    );
+    state.validate().unwrap();
+    assert!(!fs.files().contains(&meta_file()), "{context}");
+    assert!(
+        fs.list_dir(Path::new("/data/gone")).await.is_err(),
+        "{context}"
+    );
+}
+
 #[test]
-fn a_damaged_file_stops_the_start_and_stays_as_it_is() {
+fn what_an_earlier_version_left_is_taken_over_whenever_the_process_or_the_power_goes() {
+    block_on(async {
+        for stop in Stop::ALL {
+            for at in 0.. {
+                let fs = earlier_version(at).await;
+                let data = |fs: &InMemoryFileSystem| {
+                    let files = fs.files().into_iter();
+                    let files = files.filter(|f| f.starts_with("/data/orders"));
+                    let files = files.filter(|f| f.extension().is_some_and(|e| e == "wal"));
+                    files.collect::<Vec<_>>()
+                };
+                let files = data(&fs);
+                fs.crash_after(at);
+                let opened = try_open(&fs, 1).await;
+                if let Ok((meta, _)) = &opened {
+                    let _ = meta.register().await;
+                }
+                let crashed = fs.is_crashed();
+                drop(opened);
+                stop.strike(&fs);
+                let context = format!("{stop:?} at {at}");
+                // The next start goes on with it, crashes too, and the one after that goes on.
+                fs.crash_after(at / 2);
+                drop(try_open(&fs, 2).await);
+                stop.strike(&fs);
+                let (meta, lock) = open(&fs, 3).await;
+                check_taken_over(&fs, &meta, &context).await;
+                assert_eq!(data(&fs), files, "{context}");
+                meta.close().await;
+                drop((meta, lock));
+                // And no later start finds anything else.
+                fs.power_loss(Keep::None);
+                let (meta, _lock) = open(&fs, 4).await;
+                check_taken_over(&fs, &meta, &context).await;
+                if !crashed {
+                    break;
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_damaged_earlier_file_stops_the_start_and_stays_as_it_is() {
     // A node whose metadata was damaged took its data directories for orphans and deleted them; so
     // did one that found the file empty, created and never synced before a crash.
     block_on(async {
-        let good = format::encode(&image());
+        let good = earlier::encode(&image());
         for bad in [
             Vec::new(),
             good[..good.len() / 2].to_vec(),
             vec![0; good.len()],
         ] {
-            let fs = disk(1).await;
-            fs.write_file(file(), bad.clone()).unwrap();
-            fs.create_dir_all(Path::new("/data/orders/0"))
-                .await
-                .unwrap();
-            fs.write_file("/data/orders/0/00000000000000000000.wal", "segment")
-                .unwrap();
+            let fs = earlier_version(1).await;
+            fs.write_file(meta_file(), bad.clone()).unwrap();
             fs.take_trace();
-            assert!(matches!(
-                try_open(&fs).await,
-                Err(OpenError::Damaged { .. })
-            ));
-            assert_eq!(fs.read_file(file()).unwrap(), bad);
+            let error = try_open(&fs, 1).await.unwrap_err();
+            assert!(error.contains("@meta is damaged"), "{error}");
+            assert_eq!(fs.read_file(meta_file()).unwrap(), bad);
             let changes = [
                 OpKind::RemoveFile,
                 OpKind::RemoveDir,
@@ -136,10 +289,6 @@ fn a_damaged_file_stops_the_start_and_stays_as_it_is() {
             ];
             assert!(!fs.take_trace().iter().any(|op| changes.contains(&op.kind)));
         }
-        assert!(matches!(
-            try_open(&disk(1).await).await,
-            Err(OpenError::Missing(_))
-        ));
     });
 }
 
@@ -149,29 +298,25 @@ fn a_crash_at_any_operation_leaves_the_old_or_the_new() {
         for stop in Stop::ALL {
             for at in 0.. {
                 let fs = disk(at).await;
-                let process = fs.for_this_process();
-                let store = create(&process).await;
-                let kept = store.create_topic(topic("kept", 1)).await.unwrap();
-                let before = store.image();
+                let (meta, lock) = open(&fs, 1).await;
+                let kept = meta.create_topic(topic("kept", 1)).await.unwrap();
                 fs.crash_after(at);
-                let outcome = store.create_topic(topic("new", 2)).await;
+                let outcome = meta.create_topic(topic("new", 2)).await;
                 let crashed = fs.is_crashed();
+                drop((meta, lock));
                 stop.strike(&fs);
 
-                let after = try_open(&fs).await.unwrap().image();
-                assert_eq!(after.topics.get("kept"), Some(&kept));
-                match outcome {
-                    Ok(_) => assert!(after.topics.contains_key("new"), "{stop:?} at {at}"),
-                    Err(_) if after.topics.contains_key("new") => {}
-                    Err(_) => assert_eq!(after, before, "{stop:?} at {at}"),
-                }
+                let (meta, lock) = open(&fs, 2).await;
+                let after = meta.state();
+                let found = after.topic_named(&name("kept")).unwrap();
+                assert_eq!(TopicRecord::of(found), *kept);
+                let is_new = after.topic_named(&name("new")).is_some();
+                assert!(is_new || outcome.is_err(), "{stop:?} at {at}");
+                drop((meta, lock));
                 // And what was read is not lost by a power failure later on.
                 fs.power_loss(Keep::None);
-                assert_eq!(
-                    try_open(&fs).await.unwrap().image(),
-                    after,
-                    "{stop:?} at {at}"
-                );
+                let (meta, _lock) = open(&fs, 3).await;
+                assert_eq!(meta.state().topics().count(), after.topics().count());
                 if !crashed {
                     break;
                 }
@@ -186,22 +331,18 @@ fn no_producer_id_is_given_out_twice() {
         for stop in Stop::ALL {
             for at in 0.. {
                 let fs = disk(at).await;
-                let process = fs.for_this_process();
-                let store = create(&process).await;
-                let mut given = store.allocate_producer_ids(10).await.unwrap().end;
+                let (meta, lock) = open(&fs, 1).await;
+                let mut given = meta.allocate_producer_ids(10).await.unwrap().end;
                 fs.crash_after(at);
-                if let Ok(ids) = store.allocate_producer_ids(10).await {
+                if let Ok(ids) = meta.allocate_producer_ids(10).await {
                     assert!(ids.start >= given);
                     given = ids.end;
                 }
                 let crashed = fs.is_crashed();
+                drop((meta, lock));
                 stop.strike(&fs);
-                let ids = try_open(&fs)
-                    .await
-                    .unwrap()
-                    .allocate_producer_ids(10)
-                    .await
-                    .unwrap();
+                let (meta, _lock) = open(&fs, 2).await;
+                let ids = meta.allocate_producer_ids(10).await.unwrap();
                 assert!(ids.start >= given, "{stop:?} at {at}");
                 if !crashed {
                     break;
@@ -212,80 +353,19 @@ fn no_producer_id_is_given_out_twice() {
 }
 
 #[test]
-fn producer_ids_end_where_their_bits_do() {
-    let mut image = MetaImage {
-        next_producer_id: i64::MAX - 5,
-        ..MetaImage::default()
-    };
-    assert!(matches!(
-        image.allocate_producer_ids(6),
-        Err(MetaError::ProducerIdsExhausted)
-    ));
-    assert_eq!(
-        image.allocate_producer_ids(5).unwrap(),
-        i64::MAX - 5..i64::MAX
-    );
-}
-
-#[test]
-fn a_deletion_that_could_not_be_made_durable_is_taken_back() {
-    // The rename took place and the directory's sync failed. The client is told no and goes on
-    // producing: a restart must not find the topic deleted.
-    block_on(async {
-        let fs = disk(1).await;
-        let store = create(&fs).await;
-        let kept = store.create_topic(topic("kept", 1)).await.unwrap();
-        fs.fail_next(OpKind::SyncDir, Errno::Io);
-        let error = store.delete_topic(kept.id).await.unwrap_err();
-        assert!(matches!(error, MetaError::Write(_)), "{error}");
-        assert!(store.image().topics.contains_key("kept"));
-        fs.power_loss(Keep::All);
-        assert!(
-            try_open(&fs)
-                .await
-                .unwrap()
-                .image()
-                .topics
-                .contains_key("kept")
-        );
-    });
-}
-
-#[test]
-fn a_change_that_can_not_be_taken_back_ends_all_changes() {
-    block_on(async {
-        let fs = disk(1).await;
-        let store = create(&fs).await;
-        let kept = store.create_topic(topic("kept", 1)).await.unwrap();
-        fs.inject(
-            Fault::new(Effect::Fail(Errno::Io))
-                .on(&[OpKind::SyncDir])
-                .times(2),
-        );
-        let error = store.delete_topic(kept.id).await.unwrap_err();
-        assert!(matches!(error, MetaError::Latched(_)), "{error}");
-        // The disk is well again, but what it holds is not known.
-        let error = store.create_topic(topic("new", 2)).await.unwrap_err();
-        assert!(matches!(error, MetaError::Latched(_)), "{error}");
-    });
-}
-
-#[test]
 fn a_name_is_free_again_once_nothing_is_left_under_it() {
     block_on(async {
         let fs = disk(1).await;
-        let store = create(&fs).await;
-        let first = store.create_topic(topic("t", 1)).await.unwrap();
-        let error = store.create_topic(topic("t", 2)).await.unwrap_err();
+        let (meta, _lock) = open(&fs, 1).await;
+        let first = meta.create_topic(topic("t", 1)).await.unwrap();
+        let error = meta.create_topic(topic("t", 2)).await.unwrap_err();
         assert!(matches!(error, MetaError::TopicExists(_)));
-        store.delete_topic(first.id).await.unwrap();
-        let error = store.create_topic(topic("t", 2)).await.unwrap_err();
+        meta.delete_topic(first.id).await.unwrap();
+        let error = meta.create_topic(topic("t", 2)).await.unwrap_err();
         assert!(matches!(error, MetaError::BeingDeleted(_)));
-        assert!(matches!(
-            store.delete_topic(first.id).await,
-            Err(MetaError::UnknownTopic(_))
-        ));
-        store.forget_deleted(first.id).await.unwrap();
-        store.create_topic(topic("t", 2)).await.unwrap();
+        meta.forget_deleted(first.id).await.unwrap();
+        let error = meta.delete_topic(first.id).await.unwrap_err();
+        assert!(matches!(error, MetaError::UnknownTopic(_)));
+        meta.create_topic(topic("t", 2)).await.unwrap();
     });
 }

@@ -299,6 +299,12 @@ impl<F: FileSystem> Partition<F> {
         self.shared.gate.borrow().open().is_err()
     }
 
+    /// Whether it was closed, for good.
+    pub fn is_closed(&self) -> bool {
+        let gate = self.shared.gate.borrow();
+        matches!(&*gate, Gate::Closing { .. } | Gate::Closed)
+    }
+
     /// Wakes `waiter` at every append, and when the partition closes, until the guard is dropped.
     pub fn wake_on_append(&self, waiter: &Arc<Notify>) -> WaitGuard<'_> {
         self.shared.waiters.register(waiter)

@@ -479,7 +479,7 @@ fn a_full_disk_refuses_appends_and_takes_them_again_once_there_is_room() {
             match append(&partition, stored, 1).await {
                 // What the segment has allocated already is still there to be filled.
                 Ok(offset) => {
-                    assert_eq!(offset, stored.cast_unsigned().into());
+                    assert_eq!(offset, u64::from(stored.cast_unsigned()));
                     stored += 1;
                 }
                 Err(error) => {

@@ -95,10 +95,11 @@ impl<F: FileSystem> Topics<F> {
     }
 
     async fn create_now(&self, topic: NewTopic) -> Result<Arc<Topic<F>>, CreateTopicError> {
-        let changing = self.changing.lock().await;
+        let mut changing = self.changing.lock().await;
         if *changing == Changes::Over {
             return Err(CreateTopicError::Stopping);
         }
+        self.catch_up(&mut changing).await;
         self.check(&topic)?;
         self.make_way(&topic.name).await?;
         let configs = topic
@@ -118,7 +119,11 @@ impl<F: FileSystem> Topics<F> {
             partitions: topic.partitions,
             configs,
         };
-        let record = self.meta.create_topic(record).await?;
+        let created = self.meta.create_topic(record).await;
+        if matches!(created, Err(MetaError::InDoubt(_))) {
+            *changing = Changes::InDoubt;
+        }
+        let record = created?;
         tracing::info!(name = %record.name, %id, partitions = record.partitions, "topic created");
         let topic = self.open(record)?;
         self.replace(self.current().with(Arc::clone(&topic)));
@@ -127,18 +132,14 @@ impl<F: FileSystem> Topics<F> {
 
     /// Finishes a deletion that could not move its directory away.
     async fn make_way(&self, name: &TopicName) -> Result<(), CreateTopicError> {
-        let image = self.meta.image();
-        for (id, _) in image
-            .deleting
-            .iter()
-            .filter(|(_, deleted)| *deleted == name)
-        {
+        let state = self.meta.state();
+        for (id, _) in state.deleted().filter(|(_, deleted)| deleted.name == *name) {
             let left = self
                 .data_dir
-                .move_deleted(name, *id)
+                .move_deleted(name, id)
                 .await
                 .map_err(CreateTopicError::InTheWay)?;
-            self.meta.forget_deleted(*id).await?;
+            self.meta.forget_deleted(id).await?;
             if let Some(path) = left {
                 self.remove_in_background(path);
             }
@@ -149,9 +150,8 @@ impl<F: FileSystem> Topics<F> {
     /// Deletes a topic. Once this returns its name is free and nothing of it can be read.
     ///
     /// # Errors
-    /// [`DeleteTopicError`]; the topic was not deleted, unless the metadata is
-    /// [latched](MetaError::Latched): then nobody knows before the next start, and the topic takes
-    /// nothing until then.
+    /// [`DeleteTopicError`]; the topic was not deleted, unless that is [in doubt](MetaError::InDoubt):
+    /// then the topic takes nothing more, and whoever changes topics next finds out.
     pub async fn delete(self: &Arc<Self>, id: TopicId) -> Result<(), DeleteTopicError> {
         let topics = Arc::clone(self);
         tokio::spawn(async move { topics.delete_now(id).await })
@@ -160,22 +160,28 @@ impl<F: FileSystem> Topics<F> {
     }
 
     async fn delete_now(&self, id: TopicId) -> Result<(), DeleteTopicError> {
-        let changing = self.changing.lock().await;
+        let mut changing = self.changing.lock().await;
         if *changing == Changes::Over {
             return Err(DeleteTopicError::Stopping);
         }
+        self.catch_up(&mut changing).await;
         let current = self.current();
         let topic = current.by_id(id).ok_or(MetaError::UnknownTopic(id))?;
-        let record = match self.meta.delete_topic(id).await {
-            Ok(record) => record,
-            Err(error) => {
-                if matches!(error, MetaError::Latched(_)) {
-                    topic.close(false).await;
-                }
-                return Err(error.into());
+        if let Err(error) = self.meta.delete_topic(id).await {
+            if matches!(error, MetaError::InDoubt(_)) {
+                *changing = Changes::InDoubt;
+                topic.close(false).await;
             }
-        };
-        self.replace(current.without(&record));
+            return Err(error.into());
+        }
+        self.finish_deletion(topic).await;
+        Ok(())
+    }
+
+    /// Takes a topic that the metadata has deleted out of use, and its directory out of the way.
+    async fn finish_deletion(&self, topic: &Topic<F>) {
+        let (record, id) = (&topic.record, topic.record.id);
+        self.replace(self.current().without(record));
         topic.close(true).await;
         tracing::info!(name = %record.name, %id, "topic deleted");
         match self.data_dir.move_deleted(&record.name, id).await {
@@ -191,7 +197,36 @@ impl<F: FileSystem> Topics<F> {
             // a topic of that name.
             Err(error) => tracing::error!(%id, %error, "a deleted topic's directory is in the way"),
         }
-        Ok(())
+    }
+
+    /// Follows the metadata, if it may have been changed by a command that was given up for lost.
+    async fn catch_up(&self, changing: &mut Changes) {
+        if *changing != Changes::InDoubt {
+            return;
+        }
+        if let Err(error) = self.meta.settle().await {
+            tracing::warn!(%error, "what became of a change of topics is not known yet");
+            return;
+        }
+        *changing = Changes::Taken;
+        let (state, current) = (self.meta.state(), self.current());
+        for topic in current.iter() {
+            if state.topic(topic.record.id).is_none() {
+                self.finish_deletion(topic).await;
+            }
+        }
+        for topic in state.topics() {
+            let is_served = current.by_id(topic.id);
+            if is_served.is_some_and(|served| !served.is_closed()) {
+                continue;
+            }
+            match self.open(Arc::new(TopicRecord::of(topic))) {
+                Ok(opened) => self.replace(self.current().with(opened)),
+                Err(error) => {
+                    tracing::error!(name = %topic.name, %error, "a topic can't be served");
+                }
+            }
+        }
     }
 
     pub(super) fn remove_in_background(&self, path: PathBuf) {

@@ -19,7 +19,7 @@ pub use change::{CreateTopicError, DeleteTopicError, NewTopic};
 
 use crate::config::{TopicConfig, TopicConfigError, TopicOverrides};
 use crate::data_dir::DataDir;
-use crate::meta::{MetaStore, TopicId, TopicRecord};
+use crate::meta::{Metadata, TopicId, TopicRecord};
 use crate::partition::{Partition, PartitionEnv, PartitionId};
 
 /// Partitions that a topic may have.
@@ -49,6 +49,11 @@ impl<F: FileSystem> Topic<F> {
     /// All partitions in order.
     pub fn partitions(&self) -> &[Partition<F>] {
         &self.partitions
+    }
+
+    /// Whether it takes nothing more.
+    fn is_closed(&self) -> bool {
+        self.partitions.iter().all(Partition::is_closed)
     }
 
     async fn close(&self, discard: bool) {
@@ -91,9 +96,13 @@ impl<F: FileSystem> TopicMap<F> {
 
     fn with(&self, topic: Arc<Topic<F>>) -> Self {
         let mut map = self.clone();
-        map.by_id.insert(topic.record.id, Arc::clone(&topic));
-        map.by_name.insert(topic.record.name.clone(), topic);
+        map.add(topic);
         map
+    }
+
+    fn add(&mut self, topic: Arc<Topic<F>>) {
+        self.by_id.insert(topic.record.id, Arc::clone(&topic));
+        self.by_name.insert(topic.record.name.clone(), topic);
     }
 
     fn without(&self, topic: &TopicRecord) -> Self {
@@ -126,7 +135,7 @@ impl<F: FileSystem> Default for TopicMap<F> {
 #[derive(Debug)]
 pub struct Topics<F: FileSystem> {
     env: Arc<PartitionEnv<F>>,
-    meta: Arc<dyn MetaStore>,
+    meta: Metadata<F>,
     data_dir: DataDir<F>,
     defaults: TopicConfig,
     rng: Mutex<StdRng>,
@@ -140,6 +149,8 @@ pub struct Topics<F: FileSystem> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Changes {
     Taken,
+    /// One was given up for lost and may take place all the same.
+    InDoubt,
     Over,
 }
 
@@ -149,9 +160,6 @@ pub enum TopicsError {
     /// Tidying the data directory failed.
     #[error("tidying the data directory: {0}")]
     Tidy(#[from] std::io::Error),
-    /// What a deleted topic left could not be forgotten.
-    #[error(transparent)]
-    Meta(#[from] crate::meta::MetaError),
     /// A topic's settings in the metadata are not ones this version knows.
     #[error("topic {topic}: {error}")]
     Config {
@@ -171,17 +179,21 @@ impl<F: FileSystem> Topics<F> {
     /// [`TopicsError`]; nothing was deleted.
     pub async fn start(
         env: Arc<PartitionEnv<F>>,
-        meta: Arc<dyn MetaStore>,
+        meta: Metadata<F>,
         data_dir: DataDir<F>,
         defaults: TopicConfig,
         rng: StdRng,
     ) -> Result<Arc<Self>, TopicsError> {
-        for (id, name) in &meta.image().deleting {
-            data_dir.move_deleted(name, *id).await?;
-            meta.forget_deleted(*id).await?;
+        let state = meta.state();
+        for (id, deleted) in state.deleted() {
+            data_dir.move_deleted(&deleted.name, id).await?;
+            // What is not forgotten now will be when its name is wanted.
+            if let Err(error) = meta.forget_deleted(id).await {
+                tracing::warn!(%id, %error, "a deleted topic is not forgotten yet");
+            }
         }
-        let image = meta.image();
-        for (name, path) in data_dir.quarantine_orphans(&image).await? {
+        let is_topic = |name: &TopicName| state.topic_named(name).is_some();
+        for (name, path) in data_dir.quarantine_orphans(is_topic).await? {
             tracing::warn!(%name, path = %path.display(), "no topic has this directory; moved, kept");
         }
         let topics = Arc::new(Self {
@@ -195,15 +207,13 @@ impl<F: FileSystem> Topics<F> {
             removing: Arc::default(),
         });
         let mut map = TopicMap::default();
-        for record in image.topics.values() {
-            let topic = topics
-                .open(Arc::clone(record))
-                .map_err(|error| TopicsError::Config {
-                    topic: record.name.clone(),
-                    error,
-                })?;
-            map.by_id.insert(record.id, Arc::clone(&topic));
-            map.by_name.insert(record.name.clone(), topic);
+        for topic in state.topics() {
+            let opened = topics.open(Arc::new(TopicRecord::of(topic)));
+            let topic = opened.map_err(|error| TopicsError::Config {
+                topic: topic.name.clone(),
+                error,
+            })?;
+            map.add(topic);
         }
         topics.replace(map);
         for path in topics.data_dir.leftovers().await? {
@@ -241,13 +251,9 @@ impl<F: FileSystem> Topics<F> {
 
     /// Starts a topic's partitions.
     fn open(&self, record: Arc<TopicRecord>) -> Result<Arc<Topic<F>>, TopicConfigError> {
-        let pairs = record
-            .configs
-            .iter()
-            .map(|(key, value)| (key.as_str(), Some(value.as_str())));
-        let overrides = TopicOverrides::from_pairs(pairs)?;
+        let overrides = overrides_of(&record)?;
         let config = overrides.over(&self.defaults);
-        let wal = self.wal_config(&config);
+        let wal = wal_config(&self.env.wal, &config);
         let start = |partition| {
             let id = PartitionId {
                 topic: record.name.clone(),
@@ -263,16 +269,26 @@ impl<F: FileSystem> Topics<F> {
             partitions,
         }))
     }
+}
 
-    fn wal_config(&self, config: &TopicConfig) -> WalConfig {
-        let mut wal = self.env.wal.clone();
-        let largest_frame = config.max_message_bytes as usize + FRAME_HEADER_LEN;
-        wal.max_frame_bytes = wal.max_frame_bytes.max(largest_frame);
-        wal.max_segment_bytes = config.segment_bytes;
-        wal.max_segment_age = Duration::from_millis(config.segment_ms);
-        wal.maintenance = MaintenanceMode::Handed;
-        wal
-    }
+/// How the logs of a topic with these settings are kept.
+pub fn wal_config(wal: &WalConfig, config: &TopicConfig) -> WalConfig {
+    let mut wal = wal.clone();
+    let largest_frame = config.max_message_bytes as usize + FRAME_HEADER_LEN;
+    wal.max_frame_bytes = wal.max_frame_bytes.max(largest_frame);
+    wal.max_segment_bytes = config.segment_bytes;
+    wal.max_segment_age = Duration::from_millis(config.segment_ms);
+    wal.maintenance = MaintenanceMode::Handed;
+    wal
+}
+
+/// The settings that a topic's record gives.
+///
+/// # Errors
+/// [`TopicConfigError`]: they are not ones that this version knows.
+pub fn overrides_of(record: &TopicRecord) -> Result<TopicOverrides, TopicConfigError> {
+    let pairs = record.configs.iter();
+    TopicOverrides::from_pairs(pairs.map(|(key, value)| (key.as_str(), Some(value.as_str()))))
 }
 
 #[cfg(test)]

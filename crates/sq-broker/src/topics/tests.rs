@@ -166,25 +166,73 @@ fn a_directory_that_can_not_be_moved_away_keeps_the_name_taken_until_it_can() {
 
 #[test]
 fn a_topic_whose_deletion_is_in_doubt_takes_nothing_more() {
-    // The metadata could neither be written nor be put back: a restart may find the topic deleted,
+    // The deletion may be in the metadata's log or not: whoever finds it there later removes the topic,
     // and what it acknowledged until then would be gone.
     block_on(async {
         let fs = disk(1).await;
         let broker = start(&fs, 1).await;
         let topic = broker.topics.create(new_topic("t")).await.unwrap();
         append(&topic, 1).await.unwrap();
-        fs.inject(
-            Fault::new(Effect::Fail(Errno::Io))
-                .on(&[OpKind::SyncDir])
-                .times(2),
-        );
+        fs.inject(failing_metadata());
         let error = broker.topics.delete(topic.record.id).await.unwrap_err();
         assert!(
-            matches!(error, DeleteTopicError::Meta(MetaError::Latched(_))),
+            matches!(error, DeleteTopicError::Meta(MetaError::InDoubt(_))),
             "{error}"
         );
         assert_eq!(append(&topic, 2).await, Err(AppendError::Closed));
+        let refused = broker.topics.create(new_topic("u")).await.unwrap_err();
+        assert!(matches!(refused, CreateTopicError::Meta(_)), "{refused}");
+
+        // The disk is well again: whoever changes topics next finds out, and nothing waits for a restart.
+        fs.clear_faults();
+        broker.topics.create(new_topic("u")).await.unwrap();
+        let current = broker.topics.current();
+        match current.by_name("t") {
+            Some(topic) => assert_eq!(append(topic, 2).await, Ok(1), "it was not deleted"),
+            None => drop(broker.topics.create(new_topic("t")).await.unwrap()),
+        }
         broker.close().await;
+    });
+}
+
+/// Every write and sync of the metadata's log fails, and so do those of the next ones.
+fn failing_metadata() -> Fault {
+    Fault::new(Effect::Fail(Errno::Io))
+        .on(&[OpKind::WriteAt, OpKind::SyncData, OpKind::CreateNew])
+        .path(sq_sim::PathPattern::Under("/data/@raft".into()))
+        .always()
+}
+
+#[test]
+fn a_topic_whose_creation_is_in_doubt_is_served_once_it_shows() {
+    block_on(async {
+        for skip in 0..12 {
+            let fs = disk(1).await;
+            let broker = start(&fs, 1).await;
+            broker.topics.create(new_topic("first")).await.unwrap();
+            fs.inject(failing_metadata().skip(skip));
+            let created = broker.topics.create(new_topic("t")).await;
+            fs.clear_faults();
+            let again = broker.topics.create(new_topic("t")).await;
+            let is_there = matches!(
+                again,
+                Err(CreateTopicError::Meta(MetaError::TopicExists(_)))
+            );
+            assert!(again.is_ok() != is_there, "{skip}: {again:?}");
+            assert!(created.is_err() || is_there, "{skip}");
+            let current = broker.topics.current();
+            let topic = current.by_name("t").unwrap();
+            assert_eq!(append(topic, 1).await, Ok(0), "{skip}");
+            let id = topic.record.id;
+            broker.close().await;
+            drop((broker, current));
+            fs.power_loss(sq_sim::Keep::None);
+            let broker = start(&fs, 2).await;
+            let found = broker.topics.current();
+            assert_eq!(found.by_name("t").unwrap().record.id, id, "{skip}");
+            assert_eq!(marks(found.by_name("t").unwrap()).await, [1]);
+            broker.close().await;
+        }
     });
 }
 
@@ -251,7 +299,7 @@ fn a_start_needs_no_room_on_the_disk() {
         // Nothing was changed by what failed, so nothing has to wait for a restart.
         let refused = broker.topics.create(new_topic("u")).await.unwrap_err();
         assert!(
-            matches!(refused, CreateTopicError::Meta(MetaError::Write(_))),
+            matches!(refused, CreateTopicError::Meta(MetaError::Unavailable(_))),
             "{refused}"
         );
         let refused = append(topic, 100_000).await;
@@ -275,14 +323,28 @@ fn missing_metadata_beside_data_is_not_taken_for_a_beginning() {
         let topic = broker.topics.create(new_topic("t")).await.unwrap();
         append(&topic, 1).await.unwrap();
         broker.close().await;
-        sq_sim::FileSystem::remove_file(&fs, "/data/@meta".as_ref())
-            .await
-            .unwrap();
         fs.process_crash();
-        let files = fs.files();
-        let error = try_start(&fs, 2).await.unwrap_err();
-        assert!(error.to_string().contains("@meta is missing"), "{error}");
-        assert_eq!(fs.files(), files);
+        for vote_is_left in [true, false] {
+            let raft: Vec<_> = fs
+                .files()
+                .into_iter()
+                .filter(|f| f.starts_with("/data/@raft"))
+                .collect();
+            assert!(!raft.is_empty());
+            for file in raft
+                .iter()
+                .filter(|f| !(vote_is_left && f.ends_with("vote")))
+            {
+                sq_sim::FileSystem::remove_file(&fs, file).await.unwrap();
+            }
+            let (files, errors) = (fs.files(), "holds nothing|was lost|is missing");
+            let error = try_start(&fs, 2).await.unwrap_err().to_string();
+            assert!(errors.split('|').any(|e| error.contains(e)), "{error}");
+            let is_topics = |f: &&std::path::PathBuf| f.starts_with("/data/t");
+            let left: Vec<_> = fs.files().into_iter().filter(|f| is_topics(&f)).collect();
+            let before: Vec<_> = files.into_iter().filter(|f| is_topics(&f)).collect();
+            assert_eq!(left, before);
+        }
     });
 }
 

@@ -35,6 +35,13 @@ impl<F: FileSystem> LogStore<F> {
         }
     }
 
+    /// Whether the node has voted, and there is no log of anything.
+    pub(crate) async fn has_only_a_vote(&self) -> bool {
+        let voted = self.vote.lock().await.vote().is_some();
+        let nothing = self.journal.last_log_id().is_none() && self.journal.snapshot().is_none();
+        voted && nothing
+    }
+
     /// Makes the vote that was read durable. Entries and votes can be taken from then on.
     ///
     /// # Errors

@@ -115,6 +115,9 @@ pub enum OpenError {
         /// The file system's error.
         source: std::io::Error,
     },
+    /// There is a vote and no log. An only voter writes its first entry before it votes.
+    #[error("{0} holds a vote and an empty log: the log was lost")]
+    LogLost(PathBuf),
     /// The log has entries of a later leader than the vote knows: another vote was there, and whoever
     /// starts without it could vote twice in a term.
     #[error("{dir}: the vote is of term {vote}, the log of term {log}: the vote was lost")]

@@ -8,7 +8,8 @@ use sq_meta::{
     Refusal, SegmentId, StartError, StoreConfig, SubmitError,
 };
 use sq_sim::{
-    Clock, Effect, Errno, Fault, InMemoryFileSystem, Keep, OpKind, SystemClock, VirtualClock,
+    Clock, Effect, Errno, Fault, FileSystem, InMemoryFileSystem, Keep, OpKind, SystemClock,
+    VirtualClock,
 };
 use sq_storage::SegmentIds;
 
@@ -336,6 +337,25 @@ fn a_damaged_log_does_not_start_and_says_why() {
         );
         assert!(
             refused.to_string().contains("/data/@raft/log/0/"),
+            "{refused}"
+        );
+    });
+}
+
+#[test]
+fn a_log_of_which_only_the_vote_is_left_does_not_begin_anew() {
+    // It was taken for a node that no cluster has begun yet, and the start waited for a leader for ever.
+    block_on(async {
+        let fs = InMemoryFileSystem::new(1);
+        begin(&fs).await.shut_down().await;
+        for file in fs.files() {
+            if !file.ends_with("vote") {
+                fs.remove_file(&file).await.unwrap();
+            }
+        }
+        let refused = try_start(&fs, 2).await.unwrap_err();
+        assert!(
+            refused.to_string().contains("the log was lost"),
             "{refused}"
         );
     });

@@ -20,10 +20,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::Buf;
+#[cfg(test)]
+use bytes::{BufMut, Bytes, BytesMut};
 use sq_storage::TopicName;
 
-use super::{MetaImage, TopicId, TopicRecord};
+use super::super::{TopicId, TopicRecord};
+use super::MetaImage;
 
 const MAGIC: &[u8; 4] = b"SQMT";
 const VERSION: u16 = 1;
@@ -64,6 +67,7 @@ pub enum Damage {
 }
 
 /// The file for an image.
+#[cfg(test)]
 pub(super) fn encode(image: &MetaImage) -> Bytes {
     let mut body = BytesMut::new();
     body.put_u64(image.revision);
@@ -213,11 +217,13 @@ fn get_str<'a>(body: &mut &'a [u8], len: usize) -> Result<&'a str, Damage> {
     std::str::from_utf8(bytes).map_err(|_| Damage::Content("a text is not UTF-8"))
 }
 
+#[cfg(test)]
 fn put_count(body: &mut BytesMut, count: usize) {
     // The image lives in memory and every entry takes more than a byte there.
     body.put_u32(u32::try_from(count).unwrap_or(u32::MAX));
 }
 
+#[cfg(test)]
 fn put_short(body: &mut BytesMut, text: &str) {
     // Names and keys are checked on the way in and are at most 249 bytes.
     body.put_u16(u16::try_from(text.len()).unwrap_or(u16::MAX));
