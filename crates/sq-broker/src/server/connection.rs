@@ -9,13 +9,15 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use sq_sim::FileSystem;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
+use super::owing::{InFlight, Owing};
 use super::reply::{Owed, Reply, ReplyError};
 use crate::broker::Broker;
 use crate::budget::{Budget, Held};
@@ -117,12 +119,6 @@ impl ConnectionError {
     }
 }
 
-/// An answer to come, and what its request holds of the connection's memory until then.
-struct InFlight {
-    owed: Owed,
-    memory: Held,
-}
-
 /// What the halves of a connection share.
 struct Connection<'a, F: FileSystem> {
     broker: &'a Arc<Broker<F>>,
@@ -132,6 +128,7 @@ struct Connection<'a, F: FileSystem> {
     ahead: Arc<ReadAhead>,
     /// Bytes of this connection's requests in flight.
     memory: Budget,
+    owing: Owing,
 }
 
 /// Serves a connection until the client closes it, something is wrong, or the broker stops.
@@ -154,32 +151,42 @@ where
         cursor: Arc::new(Mutex::new(FetchCursor::default())),
         ahead: Arc::default(),
         memory: Budget::new(broker.config.limits.connection_in_flight_bytes),
+        owing: Owing::new(REQUESTS_AT_A_TIME),
     };
-    let (in_flight, owed) = mpsc::channel(REQUESTS_AT_A_TIME);
     let reading = async {
-        let outcome = connection.read_all(reader, in_flight, stop).await;
+        let outcome = connection.read_all(reader, stop).await;
         // Nothing more will come: whoever waits for data is answered with what there is.
         connection.hurry.send_replace(true);
+        connection.owing.end();
         outcome
     };
     let mut reading = std::pin::pin!(reading);
-    let mut writing = std::pin::pin!(connection.write_all(writer, owed));
-    tokio::select! {
-        biased;
-        // Only an error ends the writing half before the reading one.
-        written = &mut writing => written,
-        read = &mut reading => {
-            writing.await?;
-            read
+    let mut writing = std::pin::pin!(connection.write_all(writer));
+    let mut read = None;
+    std::future::poll_fn(|context| {
+        loop {
+            let seen = connection.owing.changes();
+            if let Poll::Ready(written) = writing.as_mut().poll(context) {
+                // Only an error ends the writing half before the reading one.
+                return Poll::Ready(written.and_then(|()| read.take().unwrap_or(Ok(()))));
+            }
+            if read.is_none()
+                && let Poll::Ready(outcome) = reading.as_mut().poll(context)
+            {
+                read = Some(outcome);
+            }
+            if connection.owing.changes() == seen {
+                return Poll::Pending;
+            }
         }
-    }
+    })
+    .await
 }
 
 impl<F: FileSystem> Connection<'_, F> {
     async fn read_all<R: AsyncRead + Unpin>(
         &self,
         mut reader: R,
-        in_flight: mpsc::Sender<InFlight>,
         mut stop: watch::Receiver<bool>,
     ) -> Result<(), ConnectionError> {
         let mut buffer = BytesMut::new();
@@ -188,7 +195,7 @@ impl<F: FileSystem> Connection<'_, F> {
                 biased;
                 // An error means that nobody is left who could say stop.
                 _ = stop.wait_for(|stop| *stop) => return Ok(()),
-                next = self.next_length(&mut reader, &mut buffer, &in_flight) => next?,
+                next = self.next_length(&mut reader, &mut buffer) => next?,
             };
             let Some(length) = next else { return Ok(()) };
             let (frame, own, shared) = tokio::select! {
@@ -197,23 +204,18 @@ impl<F: FileSystem> Connection<'_, F> {
                 _ = stop.wait_for(|stop| *stop) => return Ok(()),
             };
             let owed = self.begin(frame, shared).await?;
-            let mut sending = std::pin::pin!(in_flight.send(InFlight { owed, memory: own }));
-            let sent = tokio::select! {
+            let mut room = std::pin::pin!(self.owing.room());
+            let has_room = tokio::select! {
                 biased;
-                sent = &mut sending => Some(sent),
-                _ = stop.wait_for(|stop| *stop) => None,
+                () = &mut room => true,
+                _ = stop.wait_for(|stop| *stop) => false,
             };
-            let sent = if let Some(sent) = sent {
-                sent
-            } else {
+            if !has_room {
                 // The answers before it may be waiting for data.
                 self.hurry.send_replace(true);
-                sending.await
-            };
-            if sent.is_err() {
-                // The writing half has failed, and says why.
-                return Ok(());
+                room.await;
             }
+            self.owing.push(InFlight { owed, memory: own });
         }
     }
 
@@ -222,7 +224,6 @@ impl<F: FileSystem> Connection<'_, F> {
         &self,
         reader: &mut R,
         buffer: &mut BytesMut,
-        in_flight: &mpsc::Sender<InFlight>,
     ) -> Result<Option<usize>, ConnectionError> {
         let most = self.broker.config.limits.max_frame_bytes;
         loop {
@@ -230,7 +231,7 @@ impl<F: FileSystem> Connection<'_, F> {
                 biased;
                 length = frame::read_length(reader, buffer, most) => return Ok(length?),
                 () = self.broker.clock.sleep(MAX_IDLE) => {
-                    if in_flight.capacity() == in_flight.max_capacity() {
+                    if self.owing.is_empty() {
                         return Err(ConnectionError::Idle);
                     }
                 }
@@ -328,12 +329,8 @@ impl<F: FileSystem> Connection<'_, F> {
         })
     }
 
-    async fn write_all<W: AsyncWrite + Unpin>(
-        &self,
-        mut writer: W,
-        mut owed: mpsc::Receiver<InFlight>,
-    ) -> Result<(), ConnectionError> {
-        while let Some(InFlight { owed, memory }) = owed.recv().await {
+    async fn write_all<W: AsyncWrite + Unpin>(&self, mut writer: W) -> Result<(), ConnectionError> {
+        while let Some(InFlight { owed, memory }) = self.owing.pop().await {
             let reply = owed.reply().await?;
             // A client that takes its time over answers holds no request's memory for it.
             drop(memory);

@@ -1,6 +1,7 @@
 //! The listener, and what ends it.
 
 mod connection;
+mod owing;
 mod reply;
 
 use std::io;

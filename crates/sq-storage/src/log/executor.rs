@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+use std::thread::Thread;
 
 use tokio::runtime::Handle;
 
@@ -74,14 +75,14 @@ struct Owner {
 #[derive(Default)]
 struct Ready {
     line: Mutex<Line>,
-    some: Condvar,
 }
 
 #[derive(Default)]
 struct Line {
     turns: VecDeque<Arc<dyn Turns>>,
-    /// Threads that wait.
-    idle: usize,
+    /// Threads that wait. The last is woken first: its caches are the warmest, and under little load
+    /// the same thread takes every turn.
+    idle: Vec<Thread>,
     over: bool,
 }
 
@@ -113,8 +114,9 @@ impl fmt::Debug for AppendThreads {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        lock(&self.ready.line).over = true;
-        self.ready.some.notify_all();
+        let mut line = lock(&self.ready.line);
+        line.over = true;
+        line.idle.drain(..).for_each(|thread| thread.unpark());
     }
 }
 
@@ -122,25 +124,28 @@ impl Ready {
     fn push(&self, turns: Arc<dyn Turns>) {
         let mut line = lock(&self.line);
         line.turns.push_back(turns);
-        let wake = line.idle > 0;
+        let wake = line.idle.pop();
         drop(line);
-        if wake {
-            self.some.notify_one();
+        if let Some(thread) = wake {
+            thread.unpark();
         }
     }
 
     fn next(&self) -> Option<Arc<dyn Turns>> {
-        let mut line = lock(&self.line);
+        let me = std::thread::current();
         loop {
+            let mut line = lock(&self.line);
+            // A thread may wake for no reason, and stand here still.
+            line.idle.retain(|thread| thread.id() != me.id());
             if let Some(turns) = line.turns.pop_front() {
                 return Some(turns);
             }
             if line.over {
                 return None;
             }
-            line.idle += 1;
-            line = self.some.wait(line).unwrap_or_else(PoisonError::into_inner);
-            line.idle -= 1;
+            line.idle.push(me.clone());
+            drop(line);
+            std::thread::park();
         }
     }
 
