@@ -136,6 +136,7 @@ impl<F: FileSystem> Broker<F> {
             clock: Arc::clone(&clock),
             limits: partition_limits(&config),
             wal,
+            metadata: Some(meta.clone()),
             opening: Semaphore::new(OPENING_AT_A_TIME),
             runtime: Handle::current(),
         });

@@ -5,8 +5,10 @@
 //! broker is the only voter. [`Metadata`] speaks to it for one broker; [`open`] begins with it, and takes
 //! over what an earlier version kept in a file.
 
+pub mod chain;
 mod earlier;
 mod open;
+mod source;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +16,7 @@ use std::sync::Arc;
 
 use sq_meta::{
     Applied, Broker, BrokerId, Command, MetaLog, MetaState, NewPartition, NewSegment, NewTopic,
-    Refusal, ReplicaSet, SegmentId, SubmitError,
+    PartitionId, Refusal, ReplicaSet, SegmentId, SubmitError,
 };
 use sq_sim::FileSystem;
 use sq_storage::{SegmentIds, TopicName};
@@ -22,6 +24,7 @@ use tokio::sync::OnceCell;
 
 pub use earlier::{Damage, META_FILE};
 pub use open::{META_LOG_DIR, OpenError, Setup, open};
+pub use source::MetaSource;
 pub use sq_meta::TopicId;
 
 /// How often a command is submitted of which it is not known whether it was applied. The log starts
@@ -128,6 +131,12 @@ impl<F: FileSystem> Metadata<F> {
                 registered: OnceCell::new(),
             }),
         }
+    }
+
+    /// A partition by its topic's name: the living topic's.
+    pub fn partition_id(&self, topic: &TopicName, partition: u32) -> Option<PartitionId> {
+        let topic = self.state().topic_named(topic)?.id;
+        Some(PartitionId { topic, partition })
     }
 
     /// Which broker this is.
@@ -255,5 +264,7 @@ impl<F: FileSystem> Metadata<F> {
     }
 }
 
+#[cfg(test)]
+mod chain_tests;
 #[cfg(test)]
 mod tests;

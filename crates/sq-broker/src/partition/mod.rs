@@ -32,6 +32,7 @@ use tokio::sync::{Notify, Semaphore, oneshot, watch};
 pub use append::{AppendError, Appended, NewBatch};
 pub use waiters::WaitGuard;
 
+use crate::meta::Metadata;
 use crate::producers::ProducerLimits;
 use early::Early;
 use intake::{Answer, Batches, Queued};
@@ -54,6 +55,8 @@ pub struct PartitionEnv<F: FileSystem> {
     /// What their logs have in common: where they are, where segment ids come from, and what bounds
     /// them together.
     pub wal: WalConfig,
+    /// Who else knows of their segments; `None` for logs that nobody else knows of.
+    pub metadata: Option<Metadata<F>>,
     /// Bounds how many partitions are opened at a time.
     pub opening: Semaphore,
     /// Where everything runs that is not an append.

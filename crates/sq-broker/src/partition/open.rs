@@ -9,6 +9,7 @@ use sq_storage::{Damage, LogReader, ReadError, RecoveryReport, StoredFrame, WalC
 
 use super::{PartitionEnv, PartitionId, snapshots};
 use crate::batch::{BatchHeader, HEADER_LEN};
+use crate::meta::chain;
 use crate::producers::{ProducerStamp, ProducerTable};
 
 /// How much of the log is read at a time while producers are gathered from it, in bytes.
@@ -35,6 +36,7 @@ pub(super) async fn open<F: FileSystem>(
         .await
         .map_err(|e| e.to_string())?;
     report(id, writer.recovery_report());
+    bring_in_line(env, id, &writer).await?;
     let directory = writer.dir().to_owned();
     let reader = writer.reader_through(Arc::clone(&env.fs));
     let limits = env.limits.producers;
@@ -54,6 +56,21 @@ pub(super) async fn open<F: FileSystem>(
         producers,
         snapshot: newest,
     })
+}
+
+/// Has the metadata follow what the log holds.
+async fn bring_in_line<F: FileSystem>(
+    env: &PartitionEnv<F>,
+    id: &PartitionId,
+    writer: &WalWriter<F>,
+) -> Result<(), String> {
+    let Some(metadata) = &env.metadata else {
+        return Ok(());
+    };
+    let known = metadata.partition_id(&id.topic, id.partition);
+    let known = known.ok_or("its topic is deleted")?;
+    let resumed = chain::resume(metadata, known, writer).await;
+    resumed.map(drop).map_err(|e| e.to_string())
 }
 
 /// Says what opening found that someone may have to look at.

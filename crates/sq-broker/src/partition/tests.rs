@@ -61,6 +61,7 @@ impl Machine {
                 zero_ahead_bytes: 16 << 10,
                 ..WalConfig::new(DIR)
             },
+            metadata: None,
             opening: Semaphore::new(1),
         };
         let id = PartitionId {
