@@ -77,6 +77,12 @@
 //! ([`TailCache`], one bound for all partitions); of sealed segments a sparse index is kept beside the
 //! file, and open files and indexes are bounded by a [`SegmentCache`].
 //!
+//! # A layer above
+//! What somebody else makes of the records, a broker of its producers say, comes back together with the
+//! log: a [`Sidecar`] is kept beside each sealed segment
+//! ([`WalWriter::set_sidecar_source`]), and [`WalWriter::visited`] shows a [`RecoveryVisitor`] the newest
+//! good one and then the frames behind it, which opening reads anyway.
+//!
 //! # How that is tested
 //! On [`InMemoryFileSystem`](sq_sim::InMemoryFileSystem), whose crate docs list the faults. Crashes come
 //! after every single operation of a run with rotations, and again after every operation of the opening
@@ -115,7 +121,7 @@ pub use reserve::Reserve;
 pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
     ActiveSegment, Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload,
-    Preparation, Prepared, Preparer, RecoveryReport, Removal, Retention, Rotation, Scrub,
-    ScrubFinding, ScrubTotals, SegmentCache, SegmentIds, SegmentInfo, StoredFrame, SyncPolicy,
-    TailCache, WalConfig, WalWriter, Zeroing,
+    Preparation, Prepared, Preparer, RecoveryReport, RecoveryVisitor, Removal, Retention, Rotation,
+    Scrub, ScrubFinding, ScrubTotals, SegmentCache, SegmentIds, SegmentInfo, Sidecar, StoredFrame,
+    SyncPolicy, TailCache, WalConfig, WalWriter, Zeroing,
 };

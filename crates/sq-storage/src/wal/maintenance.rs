@@ -18,9 +18,11 @@ use tokio::time::Instant;
 
 use super::ahead::Ahead;
 use super::cache::SegmentCache;
+use super::companion::{Companion, dir};
 use super::manifest::{MANIFEST_NAME, Manifest, ManifestEntry};
+use super::sidecar::Sidecar;
 use super::state::{Segment, lock};
-use super::{index, index_file};
+use super::{index, sidecar};
 use crate::error::{Error, Result};
 
 /// With so many chores waiting, a writer does them itself, whoever else should have.
@@ -49,6 +51,9 @@ pub(super) enum Chore {
     },
     /// Write the index of a segment that takes no more records, and let go of it in memory.
     WriteIndex(Arc<Segment>, SegmentCache),
+    /// Write the sidecar of a segment that takes no more records, durably: what the layer above knew
+    /// at its end.
+    WriteSidecar(Arc<Segment>, Sidecar),
     /// Tell the manifest of a segment that began.
     ListCreated(Arc<Segment>),
     /// Tell the manifest of a segment that ended.
@@ -65,6 +70,11 @@ impl Chore {
                 write_index(fs, segment, cache).await;
                 Ok(())
             }
+            Self::WriteSidecar(segment, sidecar) => {
+                let written = sidecar::write(fs, dir(segment), &segment.name, segment.id, sidecar);
+                let path = Companion::Sidecar.path(dir(segment), &segment.name);
+                written.await.map_err(Error::io("write", path))
+            }
             // Done together with those behind them.
             Self::ListCreated(_) | Self::ListSealed(_) => Ok(()),
         }
@@ -75,9 +85,11 @@ impl Chore {
         let (segment, seal) = match self {
             Self::ListCreated(segment) => (segment, None),
             Self::ListSealed(segment) => (segment, Some(segment.seal())),
-            Self::Name(_) | Self::Discard(_) | Self::Trim { .. } | Self::WriteIndex(..) => {
-                return None;
-            }
+            Self::Name(_)
+            | Self::Discard(_)
+            | Self::Trim { .. }
+            | Self::WriteIndex(..)
+            | Self::WriteSidecar(..) => return None,
         };
         Some(segment.entry(seal))
     }
@@ -85,7 +97,10 @@ impl Chore {
     /// Whether it may be left undone, so that it never holds up those behind it for long.
     fn is_tidying(&self) -> bool {
         match self {
-            Self::Discard(_) | Self::Trim { .. } | Self::WriteIndex(..) => true,
+            Self::Discard(_)
+            | Self::Trim { .. }
+            | Self::WriteIndex(..)
+            | Self::WriteSidecar(..) => true,
             Self::Name(_) | Self::ListCreated(_) | Self::ListSealed(_) => false,
         }
     }
@@ -133,7 +148,8 @@ pub(super) async fn write_index<F: FileSystem>(fs: &F, segment: &Segment, cache:
     let subject = segment.subject();
     if let Some(file) = segment.in_live_index(|index| index.encode(&subject)) {
         let checksum = index::checksum(&file);
-        match index_file::write(fs, segment, file).await {
+        let written = Companion::Index.write(fs, dir(segment), &segment.name, file);
+        match written.await {
             Ok(()) => segment.set_index_checksum(checksum),
             Err(error) => tracing::warn!(%error, "index not written"),
         }

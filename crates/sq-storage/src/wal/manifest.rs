@@ -73,8 +73,14 @@ pub async fn read_manifest<F: FileSystem>(fs: &F, dir: &Path) -> io::Result<Mani
     if content.is_intact() {
         return Ok(content);
     }
-    // A bit may have been lost on the way from the disk.
-    Ok(ManifestContent::decode(&file.read_at(0, len).await?))
+    // A bit may have been lost on the way from the disk, this time or the next.
+    let again = ManifestContent::decode(&file.read_at(0, len).await?);
+    let lost = |c: &ManifestContent| (c.unreadable, c.damaged_lines);
+    Ok(if lost(&again) <= lost(&content) {
+        again
+    } else {
+        content
+    })
 }
 
 /// Writes a manifest that was found again in place, and syncs it: what it says may have been in the

@@ -18,17 +18,19 @@ use sq_sim::{Clock, FileHandle, FileSystem};
 
 use super::adoption;
 use super::chain::{Chain, Damage, Link, build_chain};
+use super::companion::Companion;
 use super::config::WalConfig;
 use super::index::Index;
-use super::index_file;
 use super::maintenance::write_index;
 use super::manifest::{
     self, MANIFEST_NAME, Manifest, ManifestContent, ManifestEntry, Seal, read_manifest,
 };
 use super::removal::Trash;
+use super::replay::Replay;
 use super::rewrite::rewrite;
 use super::scan::{Run, Runs, Scope, Stop, walk_runs};
 use super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentHeaderError, SegmentName};
+use super::sidecar::RecoveryVisitor;
 use super::state::{Extent, Segment};
 use crate::error::{DamageReason, Error, Result};
 use crate::frame::{FRAME_HEADER_LEN, FrameHeader, SEGMENT_ID_POSITION};
@@ -143,6 +145,16 @@ pub(super) struct Scan {
 }
 
 impl Scan {
+    /// The segment's file.
+    pub(super) fn file(&self) -> &dyn FileHandle {
+        &*self.file
+    }
+
+    /// Whether every frame that was found counts, if so much of the segment does.
+    pub(super) fn all_count(&self, extent: Extent) -> bool {
+        self.last_position < extent.bytes
+    }
+
     /// Where the frame begins whose first offset is `offset`, of those not known to be committed.
     pub(super) fn position_of(&self, offset: u64) -> Option<u64> {
         let frame = self.unproven.iter().find(|(_, base)| *base >= offset);
@@ -219,12 +231,13 @@ impl Candidate {
     }
 }
 
-/// Opens a partition's directory.
+/// Opens a partition's directory, and shows the log to a visitor.
 pub(super) async fn recover<F: FileSystem>(
     fs: &Arc<F>,
     config: &WalConfig,
     place: &Place,
     clock: &dyn Clock,
+    visitor: Option<&mut dyn RecoveryVisitor>,
 ) -> Result<Recovered> {
     let shared = fs;
     let fs = &**fs;
@@ -237,12 +250,23 @@ pub(super) async fn recover<F: FileSystem>(
         ..RecoveryReport::default()
     };
     check_nothing_is_missing(config, place, &names, &found)?;
-    let mut candidates = open_candidates(fs, config, place, &names, &found, &mut report).await?;
+    let replay = &mut visitor.map(|visitor| Replay::new(visitor, &found));
+    let mut candidates =
+        open_candidates(fs, config, place, &names, &found, &mut report, replay).await?;
     let ends = candidates.iter().filter_map(Candidate::readable_end);
     let ends = ends.chain(found.log_start.map(|start| start.offset));
     let prepared = adoption::look(fs, place, &names, &found, ends.collect()).await?;
     for mut candidate in prepared.switched {
-        scan(fs, config, place, &found, &mut candidate, &mut report).await?;
+        scan(
+            fs,
+            config,
+            place,
+            &found,
+            &mut candidate,
+            &mut report,
+            replay,
+        )
+        .await?;
         candidates.push(candidate);
     }
     let chain = build_chain(candidates, &found)?;
@@ -257,6 +281,9 @@ pub(super) async fn recover<F: FileSystem>(
         }
     }
     make_durable(fs, place, &chain, &names, &found, &mut report).await?;
+    if let Some(replay) = replay.take() {
+        replay.finish(fs, place, &chain, &names).await?;
+    }
     report.unacknowledged_tail = chain.links.last().and_then(|l| l.tail.clone());
     report.damage = chain
         .links
@@ -271,10 +298,14 @@ pub(super) async fn recover<F: FileSystem>(
     Ok(recovered)
 }
 
-/// The names in a directory, none if it does not exist.
+/// The names in a directory in their order, none if it does not exist.
 async fn list<F: FileSystem>(fs: &F, dir: &Path) -> Result<Vec<(OsString, u64)>> {
     match fs.list_dir(dir).await {
-        Ok(entries) => Ok(entries.into_iter().map(|e| (e.name, e.len)).collect()),
+        Ok(entries) => {
+            let mut names: Vec<_> = entries.into_iter().map(|e| (e.name, e.len)).collect();
+            names.sort_unstable();
+            Ok(names)
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(e) => Err(Error::io("list", dir)(e)),
     }
@@ -333,6 +364,7 @@ async fn open_candidates<F: FileSystem>(
     names: &[(OsString, u64)],
     found: &ManifestContent,
     report: &mut RecoveryReport,
+    replay: &mut Option<Replay<'_>>,
 ) -> Result<Vec<Candidate>> {
     let listed = found.by_name();
     let removed: HashMap<_, _> = found.removed.iter().map(|e| (e.name, e.id)).collect();
@@ -369,7 +401,7 @@ async fn open_candidates<F: FileSystem>(
             }
         } else {
             candidate.entry = entry.filter(|_| seal.is_none());
-            scan(fs, config, place, found, &mut candidate, report).await?;
+            scan(fs, config, place, found, &mut candidate, report, replay).await?;
             candidate.recognise_removed(entry);
         }
         // Its id may never have been known, where its first write was torn.
@@ -419,12 +451,16 @@ async fn scan<F: FileSystem>(
     found: &ManifestContent,
     candidate: &mut Candidate,
     report: &mut RecoveryReport,
+    replay: &mut Option<Replay<'_>>,
 ) -> Result<()> {
+    if let Some(replay) = replay {
+        replay.before(fs, place, found, candidate).await;
+    }
     let path = candidate.found_at();
     let file = fs.open(path).await.map_err(Error::io("open", path))?;
     // A write is at most a largest frame, and a mark before it may be missing as well.
     let max_zeros = config.max_frame_bytes.saturating_add(FRAME_HEADER_LEN) as u64;
-    let scan = read_segment(file, &place.header, found, candidate, max_zeros).await;
+    let scan = read_segment(file, &place.header, found, candidate, max_zeros, replay).await;
     let scan = scan.map_err(Error::io("read", path))?;
     // The header is durable before the first frame is written: where no frame is, the file was never
     // finished.
@@ -456,6 +492,7 @@ async fn read_segment(
     manifest: &ManifestContent,
     candidate: &Candidate,
     max_zeros: u64,
+    replay: &mut Option<Replay<'_>>,
 ) -> io::Result<Scan> {
     let mut found = read_header(&*file, header).await?;
     if found.is_err() {
@@ -477,7 +514,8 @@ async fn read_segment(
     let mut unproven = VecDeque::new();
     let mut index = Index::default();
     let mut last_position = 0;
-    let walked = walk_runs(scope, |position, header, begins| {
+    let walked = walk_runs(scope, |seen| {
+        let (position, header, begins) = (seen.position, seen.header, seen.begins);
         first.get_or_insert(*header);
         let limit = manifest.limit_of(listed_ordinal.unwrap_or(header.ordinal));
         if !cut.passes(position, header, begins, limit) {
@@ -494,6 +532,9 @@ async fn read_segment(
         // A mark too: what follows it can't be reached without it.
         unproven.push_back((position, header.base_offset));
         index.note(position, header, begins);
+        if let Some(replay) = replay {
+            replay.see(candidate.name, &seen);
+        }
     });
     let Runs {
         runs,
@@ -825,9 +866,8 @@ async fn remove_prepared<F: FileSystem>(
     let _ = fs.sync_dir(&place.dir).await;
 }
 
-/// Removes what earlier attempts left: manifests that were never completed, indexes of segments that are
-/// gone, and segments without a
-/// record, once the manifest durably says that they have none: a name whose removal was not durable comes
+/// Removes what earlier attempts left: manifests that were never completed, companions of segments that
+/// are gone, and segments without a record, once the manifest durably says that they have none: a name whose removal was not durable comes
 /// back at a power loss, and must not be taken for more than it was. A failure costs nothing but the
 /// leftover.
 async fn remove_leftovers<F: FileSystem>(
@@ -839,7 +879,7 @@ async fn remove_leftovers<F: FileSystem>(
     let segments: HashSet<_> = recovered.segments.iter().map(|s| s.name).collect();
     let is_leftover = |name: &OsString| {
         manifest::is_temporary(name)
-            || index_file::segment_of(name).is_some_and(|of| !segments.contains(&of))
+            || Companion::segment_of(name).is_some_and(|of| !segments.contains(&of))
     };
     for (name, _) in names.iter().filter(|(name, _)| is_leftover(name)) {
         let _ = fs.remove_file(&place.dir.join(name)).await;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use sq_sim::{Clock, FileSystem};
 
+use super::companion::Companion;
 use super::manifest::ManifestEntry;
 use super::segment::SegmentName;
 use super::state::lock;
@@ -21,9 +22,6 @@ const STEP_BYTES: u64 = 1 << 20;
 
 /// How long to let others have the disk in between.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// What lies beside a segment and goes with it, by extension.
-const COMPANIONS: [&str; 2] = ["index", "sidecar"];
 
 /// Removes a file in steps of 1 MiB with pauses of 1 ms between them. One that is not there is fine.
 ///
@@ -198,8 +196,9 @@ impl Trash {
                 break;
             }
             let mut done = unlink(fs, path).await;
-            for extension in COMPANIONS {
-                done = done.and(unlink(fs, &path.with_extension(extension)).await);
+            for companion in Companion::ALL {
+                let path = path.with_extension(companion.extension());
+                done = done.and(unlink(fs, &path).await);
             }
             match done {
                 Ok(()) => removed.push(condemned),

@@ -332,12 +332,37 @@ pub(super) struct Scope<'a> {
     pub(super) max_zeros: u64,
 }
 
+/// A frame that a walk came by.
+pub(super) struct Seen<'a> {
+    pub(super) position: u64,
+    pub(super) header: &'a FrameHeader,
+    /// Whether it is the first of its run.
+    pub(super) begins: bool,
+    body: Body<'a>,
+}
+
+/// Where a frame's body is.
+enum Body<'a> {
+    Held(&'a Window<'a>, Range<u64>),
+    Own(&'a Bytes),
+}
+
+impl Seen<'_> {
+    /// What the frame carries. Shares what was read.
+    pub(super) fn body(&self) -> Bytes {
+        match &self.body {
+            // It was checked where it lies.
+            Body::Held(window, range) => window.slice(range.clone()).unwrap_or_default(),
+            Body::Own(body) => Bytes::clone(body),
+        }
+    }
+}
+
 /// Walks a segment from its first frame on and, wherever that stops, from the next frame of the
-/// segment that can be found behind it. `visit` gets each frame's position and header, and whether
-/// it is the first of its run.
+/// segment that can be found behind it. `visit` gets each frame.
 pub(super) async fn walk_runs(
     scope: Scope<'_>,
-    mut visit: impl FnMut(u64, &FrameHeader, bool),
+    mut visit: impl FnMut(Seen<'_>),
 ) -> io::Result<Runs> {
     let Scope { file, limit, .. } = scope;
     let start = SEGMENT_HEADER_LEN as u64;
@@ -349,11 +374,22 @@ pub(super) async fn walk_runs(
         let mut frames = 0;
         let stop = loop {
             while let Some((position, header)) = walk.next_held() {
-                visit(position, &header, frames == 0);
+                let body = position + HEADER_LEN..walk.position;
+                visit(Seen {
+                    position,
+                    header: &header,
+                    begins: frames == 0,
+                    body: Body::Held(&walk.window, body),
+                });
                 frames += 1;
             }
             match walk.next().await? {
-                Ok((position, frame)) => visit(position, &frame.header, frames == 0),
+                Ok((position, frame)) => visit(Seen {
+                    position,
+                    header: &frame.header,
+                    begins: frames == 0,
+                    body: Body::Own(&frame.body),
+                }),
                 Err(stop) => break stop,
             }
             frames += 1;

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use sq_sim::{Clock, DurableWriteError, FileHandle, FileSystem, Instant};
 
 use super::chain::Damage;
+use super::companion::{Companion, dir};
 use super::index::{Index, checksum};
-use super::index_file;
 use super::reader::LogReader;
 use super::scan::{Run, Runs, Scope, walk_runs};
 use super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentHeaderError};
@@ -139,7 +139,7 @@ impl Scrub {
             base_offset: segment.name.base_offset,
             max_zeros: extent.bytes,
         };
-        match walk_runs(scope, |_, _, _| {}).await {
+        match walk_runs(scope, |_| {}).await {
             Ok(Runs { runs, .. }) => findings.extend(holes(&runs, segment, extent)),
             Err(source) => findings.push(unreadable(path, source)),
         }
@@ -160,9 +160,8 @@ impl Scrub {
         // Twice, as in a walk: a bit may have been lost on the way.
         for _ in 0..2 {
             self.pace.wait().await;
-            let file = index_file::read(fs, segment)
-                .await
-                .filter(|_| listed != 0)?;
+            let file = Companion::Index.read(fs, dir(segment), &segment.name);
+            let file = file.await.filter(|_| listed != 0)?;
             self.pace.took(file.len());
             is_right |=
                 Index::decode(&file, &segment.subject()).is_some() && checksum(&file) == listed;
@@ -173,10 +172,9 @@ impl Scrub {
         if is_right || segment.index_checksum() != listed || segment.extent() != extent {
             return None;
         }
-        let dir = segment.path.parent().unwrap_or(Path::new(""));
         let base = segment.name.base_offset;
         Some(ScrubFinding::Damage(Damage {
-            path: index_file::path(dir, &segment.name),
+            path: Companion::Index.path(dir(segment), &segment.name),
             position: 0,
             offsets: base..base,
             reason: DamageReason::Index,

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use sq_sim::FileSystem;
+use sq_sim::{FileSystem, create_dir_durably};
 
 use super::manifest::{LogStart, MANIFEST_NAME, ManifestContent, ManifestEntry, Truncation};
 use super::removal::Removal;
@@ -113,6 +113,12 @@ impl<F: FileSystem> WalWriter<F> {
         };
         if self.segment.as_ref().is_some_and(|s| is_gone(s)) {
             self.retire();
+        }
+        if self.state.segments().is_empty() {
+            // Nothing was ever appended, and only the manifest can say where the log begins.
+            let dir = &self.place.dir;
+            let made = create_dir_durably(&*self.fs, dir).await;
+            made.map_err(Error::io("create", dir))?;
         }
         self.do_all_chores().await?;
         let mut change = Change {

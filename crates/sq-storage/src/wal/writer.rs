@@ -24,6 +24,7 @@ use super::reader::{LogReader, StoredFrame};
 use super::recovery::{Place, Recovered, RecoveryReport, recover};
 use super::removal::Trash;
 use super::segment::SegmentHeader;
+use super::sidecar::{RecoveryVisitor, SidecarSource};
 use super::state::{Extent, LogState, Segment};
 use crate::error::{Error, Result};
 use crate::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
@@ -91,6 +92,8 @@ pub struct WalWriter<F: FileSystem> {
     /// Where the end was moved to, which only the manifest can say: until it does, nothing is appended.
     pub(super) moved_end: Option<u64>,
     pub(super) state: Arc<LogState>,
+    /// Where the sidecars of segments that end come from.
+    sidecar_source: Option<SidecarSource>,
     report: RecoveryReport,
 }
 
@@ -122,6 +125,32 @@ impl<F: FileSystem> WalWriter<F> {
         partition: u32,
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
+        Self::open(fs, config, topic, partition, clock, None).await
+    }
+
+    /// [`with_clock`](Self::with_clock) that brings a layer above back together with the log.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub async fn visited(
+        fs: Arc<F>,
+        config: WalConfig,
+        topic: TopicName,
+        partition: u32,
+        clock: Arc<dyn Clock>,
+        visitor: &mut dyn RecoveryVisitor,
+    ) -> Result<Self> {
+        Self::open(fs, config, topic, partition, clock, Some(visitor)).await
+    }
+
+    async fn open(
+        fs: Arc<F>,
+        config: WalConfig,
+        topic: TopicName,
+        partition: u32,
+        clock: Arc<dyn Clock>,
+        visitor: Option<&mut dyn RecoveryVisitor>,
+    ) -> Result<Self> {
         let place = Place {
             dir: config
                 .data_dir
@@ -129,7 +158,7 @@ impl<F: FileSystem> WalWriter<F> {
                 .join(partition.to_string()),
             header: SegmentHeader::new(&topic, partition),
         };
-        let recovered = recover(&fs, &config, &place, &*clock).await?;
+        let recovered = recover(&fs, &config, &place, &*clock, visitor).await?;
         Ok(Self::continue_from(
             fs, config, topic, partition, clock, place, recovered,
         ))
@@ -186,6 +215,7 @@ impl<F: FileSystem> WalWriter<F> {
                 tail_cache,
                 segment_cache,
             )),
+            sidecar_source: None,
             report: recovered.report,
         };
         for (segment, length) in recovered.untrimmed {
@@ -277,6 +307,18 @@ impl<F: FileSystem> WalWriter<F> {
     /// [`reader_through`](Self::reader_through).
     pub fn maintenance_through(&self, fs: Arc<F>) -> Maintenance<F> {
         Maintenance::new(fs, Arc::clone(&self.backlog), Arc::clone(&self.clock))
+    }
+
+    /// Has a sidecar written behind the end of each segment from now on. `source` is called with the
+    /// offset at which the segment ends, before anything behind that is acknowledged, and gives what the
+    /// layer above knows of all records below it: [`Sidecar`](super::Sidecar). `None` where it stands
+    /// elsewhere, or has nothing to say. The append that goes on to the next segment waits for the call,
+    /// and not for what is done with its result.
+    pub fn set_sidecar_source(
+        &mut self,
+        source: impl FnMut(u64) -> Option<Bytes> + Send + Sync + 'static,
+    ) {
+        self.sidecar_source = Some(Box::new(source));
     }
 
     /// The segments that were closed since the last call, by rotation or by a failure. They are kept

@@ -16,6 +16,7 @@ use sq_storage::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
 use sq_storage::{Action, Batch, MaintenanceMode, Prepared, Result, Rotation, TailCache, Zeroing};
 
 use crate::disk::{Disk, Habits};
+use crate::layer::{Layer, SharedLayer, attach};
 use crate::oracle::Oracle;
 use crate::support::{Machine, Stop, Writer, block_on, is_crash};
 
@@ -53,6 +54,8 @@ struct Log {
     /// A successor that is ready and not armed.
     spare: Option<Prepared<Disk>>,
     oracle: Oracle,
+    /// What writes the sidecars.
+    layer: SharedLayer,
 }
 
 /// One machine's life.
@@ -90,6 +93,7 @@ impl Life {
             writer: None,
             spare: None,
             oracle: Oracle::default(),
+            layer: SharedLayer::default(),
         };
         Self {
             rng,
@@ -110,6 +114,8 @@ impl Life {
             let mut writer = self.logs[which].writer.take().unwrap();
             let end = writer.next_offset();
             self.step(which, &mut writer).await;
+            let log = &self.logs[which];
+            log.layer.lock().unwrap().follow(&log.oracle);
             writer.allow_writes();
             let failed = writer.next_offset() == end && self.logs[which].oracle.is_open();
             if failed && self.rng.random_range(0..6) == 0 {
@@ -413,12 +419,16 @@ impl Life {
                 self.relieve();
                 self.machine.fs.crash_after(u64::MAX);
             }
-            let opened = self.try_open(which).await;
+            let mut layer = Layer::default();
+            if self.rng.random_range(0..10) == 0 {
+                layer.refuses = self.rng.random_range(1..3);
+            }
+            let opened = self.try_open(which, &mut layer).await;
             let crashed = is_crash(&self.machine.fs);
             match opened {
                 Ok(log) if !crashed => {
                     assert!(disturbed || !self.has_prepared(which));
-                    return self.opened(which, log).await;
+                    return self.opened(which, log, layer).await;
                 }
                 Err(e) if !crashed => {
                     assert!(disturbed, "a log that only crashed can't be opened: {e}");
@@ -457,18 +467,20 @@ impl Life {
         }
     }
 
-    async fn try_open(&mut self, which: usize) -> Result<Writer> {
+    async fn try_open(&mut self, which: usize, layer: &mut Layer) -> Result<Writer> {
         let (machine, partition) = (self.machine.clone(), self.logs[which].partition);
         let evict_at = std::mem::replace(&mut self.evict_at, usize::MAX);
-        let opening = machine.open_as("orders", partition);
+        let opening = machine.open_as_with("orders", partition, layer);
         at_poll(evict_at, opening, || machine.fs.evict_clean_pages()).await
     }
 
-    async fn opened(&mut self, which: usize, log: Writer) {
+    async fn opened(&mut self, which: usize, mut log: Writer, layer: Layer) {
         self.machine.fs.crash_after(u64::MAX);
         self.relieve();
         assert_eq!(log.recovery_report().damage, [], "a crash is no damage");
         self.logs[which].oracle.check(&log).await;
+        layer.check(&log.reader()).await;
+        self.logs[which].layer = attach(layer, &mut log);
         self.read(which, &log).await;
         self.logs[which].writer = Some(log);
     }

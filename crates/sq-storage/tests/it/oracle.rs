@@ -160,6 +160,17 @@ impl Oracle {
         self.end
     }
 
+    /// The frames from an offset on: where each begins and ends, and its payload's checksum.
+    pub(crate) fn frames_from(&self, offset: u64) -> impl Iterator<Item = (u64, u64, u32)> {
+        let behind = self
+            .acknowledged
+            .partition_point(|(base, _)| *base < offset);
+        self.acknowledged[behind..].iter().map(|(base, entry)| {
+            let end = base + u64::from(entry.record_count);
+            (*base, end, crc32fast::hash(&entry.payload))
+        })
+    }
+
     /// Whether a record may turn up that was not acknowledged.
     pub(crate) fn is_open(&self) -> bool {
         !self.open.is_empty()

@@ -9,7 +9,8 @@ pub(crate) use sq_sim::Stop;
 use sq_sim::{InMemoryFileSystem, VirtualClock};
 use sq_storage::wal::segment::SegmentName;
 use sq_storage::{
-    Error, LogReader, Record, Result, SegmentIds, TailCache, TopicName, WalConfig, WalWriter,
+    Error, LogReader, Record, RecoveryVisitor, Result, SegmentIds, TailCache, TopicName, WalConfig,
+    WalWriter,
 };
 
 use crate::disk::{Disk, Habits};
@@ -92,6 +93,23 @@ impl Machine {
         let fs = Arc::new(Disk::new(&self.fs, self.habits));
         let clock = Arc::new(self.clock.clone());
         WalWriter::with_clock(fs, self.config.clone(), topic, partition, clock).await
+    }
+
+    /// Opens the log and brings a layer above back with it.
+    pub(crate) async fn open_with(&self, layer: &mut dyn RecoveryVisitor) -> Result<Writer> {
+        self.open_as_with("orders", 7, layer).await
+    }
+
+    pub(crate) async fn open_as_with(
+        &self,
+        topic: &str,
+        partition: u32,
+        layer: &mut dyn RecoveryVisitor,
+    ) -> Result<Writer> {
+        let topic = TopicName::new(topic).unwrap();
+        let fs = Arc::new(Disk::new(&self.fs, self.habits));
+        let clock = Arc::new(self.clock.clone());
+        WalWriter::visited(fs, self.config.clone(), topic, partition, clock, layer).await
     }
 
     pub(crate) async fn open(&self) -> Writer {

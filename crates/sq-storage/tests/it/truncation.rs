@@ -775,3 +775,22 @@ fn the_log_start_survives_the_loss_of_every_segment() {
         assert_eq!(machine.segments(), [segment(12)]);
     });
 }
+
+#[test]
+fn a_log_that_nothing_was_appended_to_can_begin_anywhere() {
+    // A replica that begins where another's snapshot ends purged its empty log up to there, and got an
+    // error: the directory for the manifest that says so did not exist.
+    for stop in Stop::ALL {
+        block_on(async {
+            let machine = machine(1);
+            let mut log = machine.open().await;
+            log.purge_to(70).await.unwrap();
+            assert_eq!(log.next_offset(), 70);
+            drop(log);
+            stop.strike(&machine.fs);
+            let mut log = machine.open().await;
+            assert_eq!(log.reader().start_offset(), 70);
+            assert_eq!(log.append(None, b"first", &[], 0).await.unwrap(), 70);
+        });
+    }
+}

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use sq_sim::FileSystem;
 
 use super::super::cache::{OpenFile, SealedIndex};
+use super::super::companion::{Companion, dir};
 use super::super::index::{Index, checksum};
-use super::super::index_file;
 use super::super::manifest::SegmentTimes;
-use super::super::scan::{Expected, Scope, Walk, Window, frame_at, walk_runs};
+use super::super::scan::{Expected, Scope, Seen, Walk, Window, frame_at, walk_runs};
 use super::super::segment::SEGMENT_HEADER_LEN;
 use super::super::state::Segment;
 use super::{LogReader, read_error};
 use crate::error::{Error, ReadError};
-use crate::frame::FrameHeader;
 
 /// A frame's offset and position.
 type Place = (u64, u64);
@@ -145,7 +144,8 @@ impl<F: FileSystem> LogReader<F> {
     /// Reads a segment's index file. `None` if it is missing, can't be read or is wrong: nothing that is
     /// in it is lost with it.
     async fn load_index(&self, segment: &Segment) -> Option<SealedIndex> {
-        let file = index_file::read(&*self.fs, segment).await?;
+        let file = Companion::Index.read(&*self.fs, dir(segment), &segment.name);
+        let file = file.await?;
         let index = Index::decode(&file, &segment.subject())?;
         let (found, listed) = (checksum(&file), segment.index_checksum());
         let is_certain = found == listed;
@@ -182,9 +182,9 @@ impl<F: FileSystem> LogReader<F> {
         };
         let mut index = Index::default();
         let end = subject.extent.end_offset;
-        let visit = |position, header: &FrameHeader, begins| {
-            if header.base_offset < end {
-                index.note(position, header, begins);
+        let visit = |seen: Seen<'_>| {
+            if seen.header.base_offset < end {
+                index.note(seen.position, seen.header, seen.begins);
             }
         };
         walk_runs(scope, visit).await.map_err(read_error(segment))?;
@@ -193,7 +193,8 @@ impl<F: FileSystem> LogReader<F> {
             let file = index.encode(&subject);
             // Of a segment that is damaged it is not the one that the manifest has the checksum of.
             segment.set_index_checksum(checksum(&file));
-            if let Err(error) = index_file::write(&*self.fs, segment, file).await {
+            let written = Companion::Index.write(&*self.fs, dir(segment), &segment.name, file);
+            if let Err(error) = written.await {
                 tracing::debug!(segment = %segment.path.display(), %error, "index not written");
             }
         }

@@ -11,6 +11,7 @@ use super::super::ahead::Zone;
 use super::super::index::Index;
 use super::super::maintenance::MAX_HANDED;
 use super::super::segment::{SEGMENT_HEADER_LEN, SegmentName};
+use super::super::sidecar::Sidecar;
 use super::super::state::{Extent, Segment};
 use super::super::zeroing::Held;
 use super::{Chore, ClosedSegment, MaintenanceMode, Opens, WalWriter};
@@ -42,6 +43,18 @@ impl<F: FileSystem> WalWriter<F> {
         let cache = self.config.segment_cache.clone();
         self.backlog
             .push(Chore::WriteIndex(Arc::clone(&segment), cache));
+        if let Some(source) = &mut self.sidecar_source
+            && extent.end_offset > segment.name.base_offset
+            && let Some(content) = source(extent.end_offset)
+        {
+            let end_offset = extent.end_offset;
+            let sidecar = Sidecar {
+                end_offset,
+                content,
+            };
+            let segment = Arc::clone(&segment);
+            self.backlog.push(Chore::WriteSidecar(segment, sidecar));
+        }
         self.backlog.push(Chore::ListSealed(Arc::clone(&segment)));
         self.closed.push(ClosedSegment {
             path: segment.path.clone(),
