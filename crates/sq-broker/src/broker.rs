@@ -1,7 +1,6 @@
 //! What every connection of a broker shares.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -123,7 +122,7 @@ impl<F: FileSystem> Broker<F> {
                 rack: None,
             },
             segment_ids: wal.segment_ids.clone(),
-            commit_delay: Duration::ZERO,
+            commit_delay: config.meta.commit_delay,
         };
         let meta = meta::open(&data_dir, setup, |topic| {
             let overrides = topics::overrides_of(topic).unwrap_or_default();

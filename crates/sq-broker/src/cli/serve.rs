@@ -39,6 +39,9 @@ pub struct ServeArgs {
     /// A file of settings.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Takes settings that make a broker worse on purpose, for tests and benchmarks.
+    #[arg(long)]
+    unsafe_test_settings: bool,
 }
 
 /// Why the broker does not run.
@@ -137,6 +140,9 @@ impl ServeArgs {
         }
         config.advertise = self.advertise.or(config.advertise);
         config.validate()?;
+        if !self.unsafe_test_settings {
+            config.refuse_test_settings()?;
+        }
         Ok(config)
     }
 }

@@ -1,5 +1,7 @@
 //! Why settings are refused, each time with the key.
 
+use sq_roll::InvalidSoftMark;
+
 use super::nearest::suggestion;
 use super::topic::TopicConfigError;
 use super::{AddressError, HostPort};
@@ -50,6 +52,30 @@ pub enum ConfigError {
         key: &'static str,
         /// What is wrong with it.
         source: AddressError,
+    },
+    /// A text that is none of those that are known.
+    #[error("{key}: {found:?} is neither {known}")]
+    UnknownValue {
+        /// The key.
+        key: &'static str,
+        /// What was given.
+        found: String,
+        /// What it could be.
+        known: &'static str,
+    },
+    /// Not a soft mark.
+    #[error("{key}: {source}")]
+    SoftMark {
+        /// The key.
+        key: &'static str,
+        /// What is wrong with it.
+        source: InvalidSoftMark,
+    },
+    /// A setting that makes a broker worse, on purpose.
+    #[error("{key} is for tests and benchmarks: it takes --unsafe-test-settings")]
+    OnlyInTests {
+        /// The key.
+        key: &'static str,
     },
     /// A path that is empty.
     #[error("{key}: a path is needed")]

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::nearest::nearest;
 use super::topic::TopicKey;
-use super::{Config, ConfigError, HostPort};
+use super::{Config, ConfigError, HostPort, RollMode, SoftMark};
 
 /// An `sq.toml` that says what is so anyway.
 pub const EXAMPLE: &str = r#"# What stands here is what holds without a file.
@@ -32,6 +32,25 @@ idle_mark_ms = 100
 
 # How often it is looked for records that are not to be kept any longer.
 retention_check_interval_ms = 300000
+
+# How a log goes on in its next segment. "anticipatory": it is prepared before it is needed, so that no
+# append waits for it; "reactive": when it is needed, to compare with.
+[roll]
+mode = "anticipatory"
+# Where in a segment the next one is asked for: "auto", as late as the write rate and the time that it
+# takes allow, or a fraction of the segment, such as 0.9.
+soft_mark = "auto"
+# Segments that are prepared at a time, over all partitions.
+preparations = 8
+# How long an append waits where there is no segment to go to. Then producers are told to try again.
+longest_wait_ms = 5000
+# How many of a partition's last rolls are remembered.
+kept_records = 128
+
+# By how much each change of the metadata is held up. Only for tests and benchmarks, and refused without
+# --unsafe-test-settings.
+[meta]
+commit_delay_ms = 0
 
 # What a topic has where its creation says nothing. The names are Kafka's. -1: no bound.
 [topic]
@@ -71,7 +90,7 @@ const FRAME: i64 = i32::MAX as i64;
 /// More memory than a machine has, in bytes.
 const MEMORY: i64 = 1 << 44;
 
-const SETTINGS: [(&str, Setter); 18] = [
+const SETTINGS: [(&str, Setter); 24] = [
     ("listen", |c, key, v| set(&mut c.listen, address(key, v)?)),
     ("advertise", |c, key, v| {
         set(&mut c.advertise, Some(address(key, v)?))
@@ -98,6 +117,25 @@ const SETTINGS: [(&str, Setter); 18] = [
     }),
     ("scrub.pause_ms", |c, key, v| {
         set(&mut c.scrub.pause, millis(key, v)?)
+    }),
+    ("roll.mode", |c, key, v| {
+        set(&mut c.roll.mode, mode(key, v)?)
+    }),
+    ("roll.soft_mark", |c, key, v| {
+        set(&mut c.roll.soft_mark, soft_mark(key, v)?)
+    }),
+    ("roll.preparations", |c, key, v| {
+        set(&mut c.roll.preparations, whole(key, v, 1, 100_000)?)
+    }),
+    ("roll.longest_wait_ms", |c, key, v| {
+        set(&mut c.roll.longest_wait, millis(key, v)?)
+    }),
+    ("roll.kept_records", |c, key, v| {
+        set(&mut c.roll.kept_records, whole(key, v, 0, 100_000)?)
+    }),
+    ("meta.commit_delay_ms", |c, key, v| {
+        let delay = whole(key, v, 0, 60_000)?;
+        set(&mut c.meta.commit_delay, Duration::from_millis(delay))
     }),
     ("limits.max_frame_bytes", |c, key, v| {
         set(&mut c.limits.max_frame_bytes, whole(key, v, 1024, FRAME)?)
@@ -150,7 +188,7 @@ const TOPIC_SETTINGS: [&str; TopicKey::ALL.len()] = [
 ];
 
 /// The tables that a file may have.
-const TABLES: [&str; 3] = ["topic", "scrub", "limits"];
+const TABLES: [&str; 5] = ["topic", "scrub", "roll", "meta", "limits"];
 
 fn known_keys() -> impl Iterator<Item = &'static str> {
     SETTINGS
@@ -263,6 +301,28 @@ fn address(key: &'static str, value: &Value) -> Result<HostPort, ConfigError> {
         .map_err(|source| ConfigError::Address { key, source })
 }
 
+fn mode(key: &'static str, value: &Value) -> Result<RollMode, ConfigError> {
+    match text(key, value)? {
+        "anticipatory" => Ok(RollMode::Anticipatory),
+        "reactive" => Ok(RollMode::Reactive),
+        other => Err(ConfigError::UnknownValue {
+            key,
+            found: other.to_owned(),
+            known: "\"anticipatory\" nor \"reactive\"",
+        }),
+    }
+}
+
+/// A number goes through its text, so that both are read in one way.
+fn soft_mark(key: &'static str, value: &Value) -> Result<SoftMark, ConfigError> {
+    let mark = match value {
+        Value::String(text) => text.parse(),
+        Value::Float(_) | Value::Integer(_) => value.to_string().parse(),
+        other => return Err(wrong_type(key, "\"auto\" or a fraction", other)),
+    };
+    mark.map_err(|source| ConfigError::SoftMark { key, source })
+}
+
 fn path(key: &'static str, value: &Value) -> Result<PathBuf, ConfigError> {
     match text(key, value)? {
         "" => Err(ConfigError::EmptyPath { key }),
@@ -280,7 +340,7 @@ fn wrong_type(key: &'static str, wanted: &'static str, value: &Value) -> ConfigE
 
 #[cfg(test)]
 mod tests {
-    use super::{Config, ConfigError, EXAMPLE, SETTINGS, TOPIC_SETTINGS, TopicKey};
+    use super::{Config, ConfigError, EXAMPLE, SETTINGS, SoftMark, TOPIC_SETTINGS, TopicKey};
     use proptest::prelude::{prop_assert, proptest};
 
     #[test]
@@ -313,6 +373,19 @@ mod tests {
                 4096,
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_soft_mark_is_a_word_or_a_fraction() {
+        for (text, mark) in [
+            ("\"auto\"", SoftMark::Auto),
+            ("0.75", SoftMark::Fraction(0.75)),
+            ("\"0.75\"", SoftMark::Fraction(0.75)),
+            ("1", SoftMark::Fraction(1.0)),
+        ] {
+            let config = Config::from_toml(&format!("[roll]\nsoft_mark = {text}")).unwrap();
+            assert_eq!(config.roll.soft_mark, mark);
         }
     }
 
@@ -361,6 +434,26 @@ mod tests {
             (
                 "[limits]\nmax_frame_bytes = 1.5",
                 "limits.max_frame_bytes: a whole number is wanted, this is float",
+            ),
+            (
+                "[roll]\nmode = \"lazy\"",
+                "roll.mode: \"lazy\" is neither \"anticipatory\" nor \"reactive\"",
+            ),
+            (
+                "[roll]\nsoft_mark = 1.5",
+                "roll.soft_mark: a soft mark is \"auto\" or a fraction above 0 and up to 1, not \"1.5\"",
+            ),
+            (
+                "[roll]\nsoft_mark = true",
+                "roll.soft_mark: \"auto\" or a fraction is wanted, this is boolean",
+            ),
+            (
+                "[roll]\npreparations = 0",
+                "roll.preparations: 0 is not between 1 and 100000",
+            ),
+            (
+                "[meta]\ncommit_delay_ms = 60001",
+                "meta.commit_delay_ms: 60001 is not between 0 and 60000",
             ),
             (
                 "[topic]\nsegment.ms = 0",

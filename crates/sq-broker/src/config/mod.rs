@@ -18,10 +18,11 @@ use std::time::Duration;
 pub use address::{AddressError, HostPort};
 pub use error::ConfigError;
 pub use file::EXAMPLE;
+pub use sq_roll::SoftMark;
 pub use topic::{TopicConfig, TopicConfigError, TopicKey, TopicOverrides};
 
 /// The settings of a broker. [`Default`] is what a broker without a file runs on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Where to listen (`listen`). Port 0 lets the system choose.
     pub listen: HostPort,
@@ -42,10 +43,62 @@ pub struct Config {
     pub retention_check_interval: Duration,
     /// The check of what nobody reads (`scrub.*`).
     pub scrub: ScrubConfig,
+    /// How a log goes on in its next segment (`roll.*`).
+    pub roll: RollConfig,
+    /// The metadata's log (`meta.*`).
+    pub meta: MetaConfig,
     /// What a topic has where its creation says nothing (`topic.*`).
     pub topic: TopicConfig,
     /// What is bounded (`limits.*`).
     pub limits: Limits,
+}
+
+/// How a log goes on in its next segment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RollConfig {
+    /// When the next segment is prepared (`roll.mode`): `anticipatory`, before it is needed, or
+    /// `reactive`, at the cap, where appends wait for it. The latter is there to compare with.
+    pub mode: RollMode,
+    /// Where in a segment the next one is asked for (`roll.soft_mark`): `auto`, as late as the write
+    /// rate and the time that preparations take allow, or a fraction of the segment, above 0 and up to 1.
+    pub soft_mark: SoftMark,
+    /// Segments that are prepared at a time, over all partitions (`roll.preparations`).
+    pub preparations: usize,
+    /// How long an append waits for a segment to go to where there is none, before it is refused with an
+    /// error that producers retry (`roll.longest_wait_ms`).
+    pub longest_wait: Duration,
+    /// How many of a partition's last rolls are remembered (`roll.kept_records`).
+    pub kept_records: usize,
+}
+
+/// When the next segment is prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RollMode {
+    /// Before it is needed.
+    Anticipatory,
+    /// When it is needed.
+    Reactive,
+}
+
+impl Default for RollConfig {
+    fn default() -> Self {
+        Self {
+            mode: RollMode::Anticipatory,
+            soft_mark: SoftMark::Auto,
+            preparations: 8,
+            longest_wait: Duration::from_secs(5),
+            kept_records: 128,
+        }
+    }
+}
+
+/// The metadata's log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetaConfig {
+    /// How much later than it could be a command is committed (`meta.commit_delay_ms`): what a quorum
+    /// that is far away would cost. For tests and benchmarks; a broker refuses it unless it is told
+    /// that the settings are those of a test.
+    pub commit_delay: Duration,
 }
 
 /// How the broker checks its segments for rot.
@@ -106,6 +159,8 @@ impl Default for Config {
             idle_mark: Duration::from_millis(100),
             retention_check_interval: Duration::from_mins(5),
             scrub: ScrubConfig::default(),
+            roll: RollConfig::default(),
+            meta: MetaConfig::default(),
             topic: TopicConfig::default(),
             limits: Limits::default(),
         }
@@ -196,6 +251,20 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Checks that no setting is one that only tests and benchmarks may have.
+    ///
+    /// # Errors
+    /// [`ConfigError::OnlyInTests`].
+    pub fn refuse_test_settings(&self) -> Result<(), ConfigError> {
+        if self.meta.commit_delay.is_zero() {
+            Ok(())
+        } else {
+            Err(ConfigError::OnlyInTests {
+                key: "meta.commit_delay_ms",
+            })
+        }
     }
 
     /// What clients are told to connect to, once the port that was listened on is known.

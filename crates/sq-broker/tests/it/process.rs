@@ -4,8 +4,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use sq_sim::{Clock, SystemClock};
 use tempfile::TempDir;
 
 use crate::support::{Batch, Client, FETCH, block_on, fetch, metadata};
@@ -244,6 +246,35 @@ fn settings_that_are_not_right_are_refused_with_the_reason() {
         &["serve", "--config", file, "--data-dir", data_dir],
         "can't listen on 192.0.2.1:1",
     );
+}
+
+#[test]
+fn a_slow_metadata_log_is_for_tests_and_has_to_be_asked_for_twice() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("sq.toml");
+    let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CREATE;
+    let handle = rustix::fs::open(&file, flags, rustix::fs::Mode::RWXU).unwrap();
+    let text = b"listen = \"127.0.0.1:0\"\n[meta]\ncommit_delay_ms = 700";
+    rustix::io::write(&handle, text).unwrap();
+    let data_dir = dir.path().join("data");
+    let mut arguments = vec!["serve", "--config", file.to_str().unwrap()];
+    arguments.extend(["--data-dir", data_dir.to_str().unwrap()]);
+    let refused = output(&arguments);
+    assert_eq!(refused.status.code(), Some(1));
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert!(message.contains("meta.commit_delay_ms"), "{message}");
+    assert!(message.contains("--unsafe-test-settings"), "{message}");
+
+    arguments.push("--unsafe-test-settings");
+    let process = Process::run(sq(&arguments).stderr(Stdio::null()));
+    block_on(async {
+        let mut client = Client::connect(process.address).await;
+        let began = SystemClock.now();
+        client.call(12, &metadata(Some(&["t"]))).await;
+        assert!(began.elapsed() >= Duration::from_millis(700));
+        // Appends wait for no commit.
+        assert_eq!(client.append("t", Batch::of(1).bytes()).await, 0);
+    });
 }
 
 #[test]
