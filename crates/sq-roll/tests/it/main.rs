@@ -12,3 +12,4 @@ mod rolling;
 mod schedule;
 mod slack;
 mod support;
+mod writer;

@@ -198,12 +198,16 @@ impl<F: FileSystem> WalWriter<F> {
             id: Some(id),
         };
         let path = dir.join(name.file_name());
-        let file = self
-            .fs
-            .create_new(&path)
-            .await
-            .map_err(Error::io("create", path))?;
-        Ok((name, file))
+        let created = match self.fs.create_new(&path).await {
+            // Only an earlier attempt under the same id, which came to nothing, can have left it.
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+                let removed = self.fs.remove_file(&path).await;
+                removed.map_err(Error::io("remove", &path))?;
+                self.fs.create_new(&path).await
+            }
+            created => created,
+        };
+        Ok((name, created.map_err(Error::io("create", path))?))
     }
 
     /// Writes a new file's header and makes it and its name durable.

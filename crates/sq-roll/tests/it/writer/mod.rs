@@ -1,0 +1,4 @@
+//! A log that rolls by the state machine.
+
+mod exact;
+mod world;
