@@ -1,11 +1,13 @@
 //! What every connection of a broker shares.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sq_sim::{Clock, FileSystem};
-use sq_storage::{SegmentIds, TailCache, WalConfig};
+use sq_storage::{Reserve, SegmentIds, TailCache, WalConfig};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
@@ -64,6 +66,15 @@ pub enum StartError {
     /// The data directory is not one to use.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
+    /// Room for what must work on a full disk could not be taken, and not because there is none.
+    #[error("{path}: {error}")]
+    Reserve {
+        /// The file.
+        path: PathBuf,
+        /// The file system's error.
+        #[source]
+        error: io::Error,
+    },
     /// The metadata cannot be trusted.
     #[error(transparent)]
     Meta(#[from] OpenError),
@@ -109,6 +120,8 @@ impl<F: FileSystem> Broker<F> {
         let wal = WalConfig {
             segment_ids: SegmentIds::seeded(rng.random()),
             tail_cache: TailCache::new(config.limits.tail_cache_bytes),
+            sync: config.sync,
+            reserve: reserve(&data_dir, &fs, &clock, config.reserve_bytes).await?,
             ..WalConfig::new(data_dir.path())
         };
         let setup = meta::Setup {
@@ -173,6 +186,24 @@ impl<F: FileSystem> Broker<F> {
     pub async fn close(&self) {
         self.topics.close().await;
         self.meta.close().await;
+    }
+}
+
+/// Takes room for what must work on a full disk.
+async fn reserve<F: FileSystem>(
+    data_dir: &DataDir<F>,
+    fs: &Arc<F>,
+    clock: &Arc<dyn Clock>,
+    bytes: u64,
+) -> Result<Option<Reserve>, StartError> {
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let path = data_dir.reserve_path();
+    let (fs, clock) = (Arc::clone(fs), Arc::clone(clock));
+    match Reserve::take(fs, clock, &path, bytes).await {
+        Ok(reserve) => Ok(Some(reserve)),
+        Err(error) => Err(StartError::Reserve { path, error }),
     }
 }
 

@@ -214,6 +214,7 @@ mod tests {
         };
         let mut config = Config {
             data_dir: DIR.into(),
+            reserve_bytes: 0,
             ..Config::default()
         };
         // What these batches hold is from 1970.

@@ -56,3 +56,12 @@ pub fn os_error_number(error: &io::Error) -> Option<i32> {
         inner.source.raw_os_error()
     })
 }
+
+/// Whether an operation failed because the process (EMFILE) or the system (ENFILE) has as many files open
+/// as it may have: open(2). Nothing was done then, and it works again once others are closed.
+pub fn is_out_of_handles(error: &io::Error) -> bool {
+    let number = os_error_number(error);
+    [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE]
+        .iter()
+        .any(|errno| number == Some(errno.raw_os_error()))
+}

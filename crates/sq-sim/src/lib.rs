@@ -84,7 +84,7 @@
 //! | [`SyncFailure::Torn`] | a write-back that failed half-way | yes |
 //! | [`SyncFailure::StillDirty`] | an error after which the kernel tries again later | yes |
 //! | [`Effect::Fail`] on [`OpKind::SyncDir`] | a journal that was aborted | yes, retried or elsewhere |
-//! | [`Effect::Fail`], on any operation | EIO, ENOSPC, EDQUOT, EROFS, EACCES, EMFILE | yes; a read of lost data is detectable |
+//! | [`Effect::Fail`], on any operation | EIO, ENOSPC, EDQUOT, EROFS, EACCES, EMFILE, ENFILE | yes; a read of lost data is detectable |
 //! | [`Effect::FailAfterwards`] | an interrupted or remote call whose answer was lost | yes |
 //! | [`Effect::ShortWrite`] | a disk that fills up, a signal | yes |
 //! | [`set_free_space`] | a full disk; space that comes back | yes |
@@ -131,7 +131,7 @@ mod virtual_clock;
 
 pub use clock::{Clock, Instant, SystemClock};
 pub use durable_dir::create_dir_durably;
-pub use error::{PathError, os_error_number};
+pub use error::{PathError, is_out_of_handles, os_error_number};
 pub use fs::{DirEntry, DurableWriteError, EntryKind, FileHandle, FileLock, FileSystem, ReadAhead};
 pub use memory::{
     ContentFate, Crashed, Effect, EntryFate, Errno, Fault, FileFate, InMemoryFileSystem, Keep,

@@ -4,6 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use sq_sim::is_out_of_handles;
+
 use crate::frame::FrameError;
 use crate::record::RecordError;
 use crate::reserve::is_out_of_space;
@@ -248,6 +250,17 @@ impl Error {
                 source.kind() != io::ErrorKind::FileTooLarge && is_out_of_space(source)
             }
             Self::DiskFull { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the process or the system had as many files open as it may have (EMFILE, ENFILE). Nothing
+    /// was done, and the same call succeeds once others are closed.
+    pub fn is_out_of_handles(&self) -> bool {
+        match self {
+            Self::Io { source, .. } | Self::Write { source, .. } | Self::Sync { source, .. } => {
+                is_out_of_handles(source)
+            }
             _ => false,
         }
     }

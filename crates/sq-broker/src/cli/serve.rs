@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::finish;
 use crate::atomic_file;
 use crate::broker::{Broker, StartError, Surroundings};
-use crate::config::{Config, ConfigError, HostPort};
+use crate::config::{Config, ConfigError, HostPort, MAX_SYNC_INTERVAL_MS};
 use crate::partition::Appends;
 use crate::server::Server;
 
@@ -36,6 +36,10 @@ pub struct ServeArgs {
     /// Where everything durable is [default: ./sq-data].
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// How long after it was acknowledged a record may not be durable yet, in milliseconds; 0 syncs
+    /// before every acknowledgement [default: 0].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=MAX_SYNC_INTERVAL_MS))]
+    sync_interval_ms: Option<u64>,
     /// A file of settings.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -137,6 +141,9 @@ impl ServeArgs {
         }
         if let Some(data_dir) = self.data_dir {
             config.data_dir = data_dir;
+        }
+        if let Some(interval_ms) = self.sync_interval_ms {
+            config.sync_every_ms(interval_ms);
         }
         config.advertise = self.advertise.or(config.advertise);
         config.validate()?;

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::nearest::nearest;
 use super::topic::TopicKey;
-use super::{Config, ConfigError, HostPort, RollMode, SoftMark};
+use super::{Config, ConfigError, HostPort, MAX_SYNC_INTERVAL_MS, RollMode, SoftMark};
 
 /// An `sq.toml` that says what is so anyway.
 pub const EXAMPLE: &str = r#"# What stands here is what holds without a file.
@@ -29,6 +29,16 @@ producer_id_expiry_ms = 86400000
 
 # How long after its last append an idle partition writes down what is durable.
 idle_mark_ms = 100
+
+# When what was appended is synced. 0: before it is acknowledged, so that nothing acknowledged is ever
+# lost. Any other number: at most so many milliseconds after that. What was acknowledged longer ago, and
+# longer than a write and a sync take, is durable; what is younger can be lost from the end of a
+# partition if the machine loses power or crashes, and not if only the broker dies.
+sync_interval_ms = 0
+
+# Room that is kept on the disk for what must still work when it is full: deleting topics, and a clean
+# stop. 0 for none.
+reserve_bytes = 16777216
 
 # How often it is looked for records that are not to be kept any longer.
 retention_check_interval_ms = 300000
@@ -90,7 +100,7 @@ const FRAME: i64 = i32::MAX as i64;
 /// More memory than a machine has, in bytes.
 const MEMORY: i64 = 1 << 44;
 
-const SETTINGS: [(&str, Setter); 24] = [
+const SETTINGS: [(&str, Setter); 26] = [
     ("listen", |c, key, v| set(&mut c.listen, address(key, v)?)),
     ("advertise", |c, key, v| {
         set(&mut c.advertise, Some(address(key, v)?))
@@ -107,6 +117,13 @@ const SETTINGS: [(&str, Setter); 24] = [
     }),
     ("idle_mark_ms", |c, key, v| {
         set(&mut c.idle_mark, millis(key, v)?)
+    }),
+    ("sync_interval_ms", |c, key, v| {
+        c.sync_every_ms(whole(key, v, 0, MAX_SYNC_INTERVAL_MS.cast_signed())?);
+        Ok(())
+    }),
+    ("reserve_bytes", |c, key, v| {
+        set(&mut c.reserve_bytes, whole(key, v, 0, MEMORY)?)
     }),
     ("retention_check_interval_ms", |c, key, v| {
         set(&mut c.retention_check_interval, millis(key, v)?)
@@ -342,6 +359,8 @@ fn wrong_type(key: &'static str, wanted: &'static str, value: &Value) -> ConfigE
 mod tests {
     use super::{Config, ConfigError, EXAMPLE, SETTINGS, SoftMark, TOPIC_SETTINGS, TopicKey};
     use proptest::prelude::{prop_assert, proptest};
+    use sq_storage::SyncPolicy;
+    use std::time::Duration;
 
     #[test]
     fn the_example_says_what_is_so_without_it() {
@@ -386,6 +405,18 @@ mod tests {
         ] {
             let config = Config::from_toml(&format!("[roll]\nsoft_mark = {text}")).unwrap();
             assert_eq!(config.roll.soft_mark, mark);
+        }
+    }
+
+    #[test]
+    fn syncs_come_before_acknowledgements_unless_an_interval_is_given() {
+        let of = |text| Config::from_toml(text).unwrap().sync;
+        assert_eq!(of(""), SyncPolicy::Always);
+        assert_eq!(of("sync_interval_ms = 0"), SyncPolicy::Always);
+        let every = SyncPolicy::Every(Duration::from_millis(50));
+        assert_eq!(of("sync_interval_ms = 50"), every);
+        for wrong in ["-1", "3600001", "\"always\""] {
+            Config::from_toml(&format!("sync_interval_ms = {wrong}")).unwrap_err();
         }
     }
 

@@ -15,11 +15,16 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sq_storage::SyncPolicy;
+
 pub use address::{AddressError, HostPort};
 pub use error::ConfigError;
 pub use file::EXAMPLE;
 pub use sq_roll::SoftMark;
 pub use topic::{TopicConfig, TopicConfigError, TopicKey, TopicOverrides};
+
+/// The longest time after an acknowledgement at which a record is synced, in milliseconds: an hour.
+pub const MAX_SYNC_INTERVAL_MS: u64 = 60 * 60 * 1000;
 
 /// The settings of a broker. [`Default`] is what a broker without a file runs on.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +43,11 @@ pub struct Config {
     pub producer_id_expiry: Duration,
     /// How long after its last append an idle partition says what is durable (`idle_mark_ms`).
     pub idle_mark: Duration,
+    /// When what was appended is synced (`sync_interval_ms`, 0 for before every acknowledgement).
+    pub sync: SyncPolicy,
+    /// Room that is kept on the disk for what must still work when it is full: deleting and closing;
+    /// in bytes, 0 for none (`reserve_bytes`).
+    pub reserve_bytes: u64,
     /// How often it is looked for records that are not to be kept any longer
     /// (`retention_check_interval_ms`); Kafka's `log.retention.check.interval.ms`.
     pub retention_check_interval: Duration,
@@ -157,6 +167,8 @@ impl Default for Config {
             default_partitions: 1,
             producer_id_expiry: Duration::from_hours(24),
             idle_mark: Duration::from_millis(100),
+            sync: SyncPolicy::Always,
+            reserve_bytes: 16 << 20,
             retention_check_interval: Duration::from_mins(5),
             scrub: ScrubConfig::default(),
             roll: RollConfig::default(),
@@ -193,6 +205,15 @@ impl Config {
     /// [`ConfigError`], naming the key.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         file::parse(text)
+    }
+
+    /// Has what was appended synced every so many milliseconds, and before every acknowledgement if
+    /// that is 0.
+    pub fn sync_every_ms(&mut self, interval_ms: u64) {
+        self.sync = match interval_ms {
+            0 => SyncPolicy::Always,
+            ms => SyncPolicy::Every(Duration::from_millis(ms)),
+        };
     }
 
     /// Checks what no setting can tell alone.

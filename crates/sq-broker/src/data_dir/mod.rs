@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `@lock` | locked by the process that uses the directory |
 //! | `@stamp` | format version, cluster id, broker id |
+//! | `@reserve` | room for what must still work when the disk is full; holds nothing |
 //! | `@raft` | the log of the metadata: topics, their segments, producer-id blocks |
 //! | `@meta` | the metadata of an earlier version, until it is taken over |
 //! | `@deleted-{id}` | what is left of a deleted topic, removed in the background |
@@ -30,6 +31,7 @@ use stamp::STAMP_LEN;
 
 const LOCK_FILE: &str = "@lock";
 const STAMP_FILE: &str = "@stamp";
+const RESERVE_FILE: &str = "@reserve";
 
 /// Why a data directory is not used. Nothing in it was changed.
 #[derive(Debug, thiserror::Error)]
@@ -166,6 +168,11 @@ impl<F: FileSystem> DataDir<F> {
         self.stamp
     }
 
+    /// Where room is kept for what must work on a full disk.
+    pub fn reserve_path(&self) -> PathBuf {
+        self.path.join(RESERVE_FILE)
+    }
+
     /// Whether there was a directory in it that could be a topic's: then there has to be metadata, too.
     pub fn holds_topics(&self) -> bool {
         self.holds_topics
@@ -178,7 +185,8 @@ fn counts_as_data(entry: &DirEntry) -> bool {
     let Some(name) = entry.name.to_str() else {
         return false;
     };
-    if name == LOCK_FILE || name == STAMP_FILE || name.ends_with(TEMPORARY_SUFFIX) {
+    let is_ours_and_empty = [LOCK_FILE, STAMP_FILE, RESERVE_FILE].contains(&name);
+    if is_ours_and_empty || name.ends_with(TEMPORARY_SUFFIX) {
         return false;
     }
     name.starts_with('@') || is_topics(entry)

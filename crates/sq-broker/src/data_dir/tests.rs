@@ -91,7 +91,13 @@ fn a_damaged_stamp_is_refused_with_the_reason() {
 #[test]
 fn a_directory_with_something_else_in_it_is_not_taken_over() {
     block_on(async {
-        for (entry, is_taken) in [("home", false), ("@meta", false), ("lost+found", true)] {
+        for (entry, is_taken) in [
+            ("home", false),
+            ("@meta", false),
+            ("lost+found", true),
+            // It holds nothing, whoever left it.
+            ("@reserve", true),
+        ] {
             let fs = disk(1).await;
             if entry == "@meta" {
                 fs.write_file("/data/@meta", "x").unwrap();

@@ -7,7 +7,7 @@ use sq_sim::{
 };
 use sq_storage::log::Executor;
 use sq_storage::wal::manifest::ManifestContent;
-use sq_storage::{MaintenanceMode, SegmentIds, TopicName, WalConfig};
+use sq_storage::{MaintenanceMode, SegmentIds, SyncPolicy, TopicName, WalConfig};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
@@ -26,6 +26,7 @@ pub(super) struct Machine {
     pub(super) clock: VirtualClock,
     pub(super) limits: PartitionLimits,
     pub(super) segment_bytes: u64,
+    pub(super) sync: SyncPolicy,
 }
 
 pub(super) type TestPartition = Partition<InMemoryFileSystem>;
@@ -39,6 +40,7 @@ impl Machine {
             clock,
             limits: PartitionLimits::default(),
             segment_bytes: 1 << 20,
+            sync: SyncPolicy::Always,
         }
     }
 
@@ -56,6 +58,7 @@ impl Machine {
             limits: self.limits,
             wal: WalConfig {
                 max_segment_bytes: self.segment_bytes,
+                sync: self.sync,
                 segment_ids: SegmentIds::seeded(self.fs.operations()),
                 maintenance: MaintenanceMode::Handed,
                 zero_ahead_bytes: 16 << 10,
@@ -687,5 +690,51 @@ fn what_comes_before_the_log_is_open_is_bounded_and_keeps_its_order() {
         let last = queue(&partition, 4, 1).await;
         close(&partition).await;
         assert_eq!(last.outcome().await.unwrap().base_offset, 4);
+    });
+}
+
+#[test]
+fn where_syncs_come_at_intervals_they_come_in_time_and_until_one_succeeds() {
+    block_on(async {
+        let interval = Duration::from_millis(50);
+        let machine = Machine {
+            sync: SyncPolicy::Every(interval),
+            limits: PartitionLimits {
+                mark_after: Duration::from_hours(1),
+                ..PartitionLimits::default()
+            },
+            ..Machine::new(1)
+        };
+        let settle = || async {
+            for _ in 0..200 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let partition = machine.start();
+        partition.reader().await.unwrap();
+        for n in 0..10 {
+            assert_eq!(append(&partition, n, 1).await, Ok(n.cast_unsigned().into()));
+        }
+        settle().await;
+        assert_eq!(machine.log_syncs(), 0, "acknowledged first");
+        let fault = Fault::new(Effect::FailSync(SyncFailure::Lost)).on(&[OpKind::SyncData]);
+        machine.fs.inject(fault.path_ends_with(".wal"));
+        machine
+            .fs
+            .inject(Fault::new(Effect::Fail(Errno::NoSpace)).on(&[OpKind::CreateNew]));
+        machine.clock.advance(interval);
+        settle().await;
+        assert_eq!(machine.log_syncs(), 1, "it failed, and found no other file");
+        machine.clock.advance(interval);
+        settle().await;
+        // Nobody appends any more: it is tried again by itself.
+        machine.fs.power_loss(Keep::None);
+        let partition = machine.start();
+        assert_eq!(end(&partition).await, 10);
+        assert_eq!(append(&partition, 9, 1).await, Ok(9));
+        let syncs = machine.log_syncs();
+        machine.clock.advance(interval * 100);
+        settle().await;
+        assert_eq!(machine.log_syncs(), syncs, "and not again for nothing");
     });
 }

@@ -1,8 +1,9 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use sq_sim::{Effect, Errno, Fault, InMemoryFileSystem, OpKind, SystemClock};
+use sq_sim::{Clock, Effect, Errno, Fault, InMemoryFileSystem, OpKind, SystemClock, VirtualClock};
 use sq_storage::TopicName;
 use sq_storage::log::Executor;
 
@@ -17,10 +18,22 @@ use crate::testing::{DIR, Stop, batch, block_on, disk};
 type TestBroker = Arc<Broker<InMemoryFileSystem>>;
 
 async fn try_start(fs: &InMemoryFileSystem, seed: u64) -> Result<TestBroker, StartError> {
-    let config = Config {
+    try_start_with(fs, seed, Arc::new(SystemClock), |_| {}).await
+}
+
+async fn try_start_with(
+    fs: &InMemoryFileSystem,
+    seed: u64,
+    clock: Arc<dyn Clock>,
+    set: impl FnOnce(&mut Config),
+) -> Result<TestBroker, StartError> {
+    let mut config = Config {
         data_dir: DIR.into(),
+        // The simulated disk is slow to allocate much.
+        reserve_bytes: 64 << 10,
         ..Config::default()
     };
+    set(&mut config);
     let fs = Arc::new(fs.for_this_process());
     let surroundings = Surroundings {
         fs: Arc::clone(&fs),
@@ -28,7 +41,7 @@ async fn try_start(fs: &InMemoryFileSystem, seed: u64) -> Result<TestBroker, Sta
             fs,
             executor: Executor::Runtime(tokio::runtime::Handle::current()),
         },
-        clock: Arc::new(SystemClock),
+        clock,
         rng: StdRng::seed_from_u64(seed),
     };
     Broker::start(config, HostPort::new("localhost", 9092), surroundings).await
@@ -276,7 +289,12 @@ fn a_start_needs_no_room_on_the_disk() {
     // With the disk full a broker could not even start, and so nobody could read or make room.
     block_on(async {
         let fs = disk(1).await;
-        let broker = start(&fs, 1).await;
+        // A reserve would be taken again a second after there is room.
+        let without_reserve = |config: &mut Config| config.reserve_bytes = 0;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let broker = try_start_with(&fs, 1, Arc::clone(&clock), without_reserve)
+            .await
+            .unwrap();
         let topic = broker.topics.create(new_topic("t")).await.unwrap();
         for n in 0..10 {
             assert_eq!(append(&topic, 1).await, Ok(n));
@@ -285,7 +303,9 @@ fn a_start_needs_no_room_on_the_disk() {
         fs.set_free_space(Some(0));
         fs.process_crash();
 
-        let broker = start(&fs, 2).await;
+        let broker = try_start_with(&fs, 2, clock, without_reserve)
+            .await
+            .unwrap();
         let current = broker.topics.current();
         let topic = current.by_name("t").unwrap();
         assert_eq!(marks(topic).await, [1; 10]);
@@ -388,5 +408,73 @@ fn a_broker_that_has_stopped_changes_nothing() {
         assert!(matches!(refused, CreateTopicError::Stopping));
         let refused = broker.topics.delete(topic.record.id).await.unwrap_err();
         assert!(matches!(refused, DeleteTopicError::Stopping));
+    });
+}
+
+#[test]
+fn on_a_full_disk_topics_can_be_deleted_and_the_broker_closed() {
+    // A broker whose disk was full could not delete the topic that had filled it: that took room, too.
+    block_on(async {
+        const RESERVE: u64 = 256 << 10;
+        let (fs, clock) = (disk(1).await, VirtualClock::new());
+        let begin = |fs: InMemoryFileSystem, clock: VirtualClock| async move {
+            let set = |config: &mut Config| {
+                config.reserve_bytes = RESERVE;
+                config.topic.segment_bytes = 64 << 10;
+                config.limits.tail_cache_bytes = 0;
+            };
+            let clock = Arc::new(clock);
+            try_start_with(&fs, 1, clock, set).await.unwrap()
+        };
+        let broker = begin(fs.clone(), clock.clone()).await;
+        let kept = broker.topics.create(new_topic("kept")).await.unwrap();
+        append(&kept, 10).await.unwrap();
+        let large = broker.topics.create(new_topic("large")).await.unwrap();
+        append(&large, 10).await.unwrap();
+        assert_eq!(
+            fs.read_file("/data/@reserve").unwrap().len() as u64,
+            RESERVE
+        );
+        fs.set_free_space(Some(600 << 10));
+        let mut acknowledged = 1;
+        let full = loop {
+            match append(&large, 3_000).await {
+                Ok(offset) => assert_eq!(offset, acknowledged),
+                Err(error) => break error,
+            }
+            acknowledged += 1;
+            assert!(acknowledged < 1_000);
+        };
+        assert!(matches!(full, AppendError::Storage(_)), "{full}");
+        // Whatever is tried, what was given back stays free.
+        for _ in 0..10 {
+            append(&large, 3_000).await.unwrap_err();
+            append(&kept, 3_000).await.unwrap_err();
+        }
+        let room = fs.free_space().unwrap();
+        assert!(room >= RESERVE / 2, "{room}");
+
+        // A clean stop, and a start.
+        broker.close().await;
+        drop((kept, large, broker));
+        let broker = begin(fs.clone(), clock.clone()).await;
+        let current = broker.topics.current();
+        let large = Arc::clone(current.by_name("large").unwrap());
+        let reader = large.partition(0).unwrap().reader().await.unwrap();
+        assert_eq!(reader.end_offset(), acknowledged);
+        // And what filled the disk can go. There is room then, without another start.
+        broker.topics.delete(large.record.id).await.unwrap();
+        let kept = Arc::clone(current.by_name("kept").unwrap());
+        for _ in 0..2_000 {
+            tokio::task::yield_now().await;
+            clock.advance(Duration::from_millis(10));
+        }
+        assert_eq!(append(&kept, 11).await, Ok(1));
+        assert_eq!(marks(&kept).await, [10, 11]);
+        assert_eq!(
+            fs.read_file("/data/@reserve").unwrap().len() as u64,
+            RESERVE
+        );
+        broker.close().await;
     });
 }

@@ -20,6 +20,8 @@ pub enum Errno {
     Quota,
     /// EMFILE: the process has too many files open.
     TooManyOpenFiles,
+    /// ENFILE: the system has too many files open.
+    TooManyOpenFilesInSystem,
     /// EROFS: the file system was remounted read-only, as ext4 does after an error.
     ReadOnly,
     /// EACCES: permission denied.
@@ -34,6 +36,7 @@ impl Errno {
             Self::NoSpace => Os::NOSPC,
             Self::Quota => Os::DQUOT,
             Self::TooManyOpenFiles => Os::MFILE,
+            Self::TooManyOpenFilesInSystem => Os::NFILE,
             Self::ReadOnly => Os::ROFS,
             Self::Denied => Os::ACCESS,
         }

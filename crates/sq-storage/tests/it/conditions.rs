@@ -75,6 +75,10 @@ const CONDITIONS: &[(&str, Begin)] = &[
         always(m, Effect::Fail(Errno::ReadOnly), kinds);
     }),
     ("no handles", |m| m.fs.set_max_open_files(Some(0))),
+    ("no handles in the system", |m| {
+        let opens = &[OpKind::CreateNew, OpKind::Open];
+        always(m, Effect::Fail(Errno::TooManyOpenFilesInSystem), opens);
+    }),
     ("no directory syncs", |m| {
         always(m, Effect::Fail(Errno::Io), &[OpKind::SyncDir]);
     }),
@@ -184,6 +188,61 @@ fn out_of_handles_at_a_roll_one_roll_happens_when_there_are_some() {
         let expected: Vec<_> = (0..=end).map(value).collect();
         assert_eq!(values(&log.reader()).await, expected);
     });
+}
+
+#[test]
+fn too_many_open_files_are_told_lose_nothing_and_end() {
+    // The process's limit and the system's are two errors of open(2), and the same to a log: no file was
+    // touched, and there is nothing to set aside.
+    for errno in [Errno::TooManyOpenFiles, Errno::TooManyOpenFilesInSystem] {
+        block_on(async {
+            let machine = Machine::new(23).with_segment_bytes(1000);
+            let log = open(&machine).await;
+            let mut stored = Vec::new();
+            let out_of_handles = || {
+                let opens = &[OpKind::CreateNew, OpKind::Open];
+                always(&machine, Effect::Fail(errno), opens);
+            };
+            for round in 0..3 {
+                out_of_handles();
+                let mut refused = 0;
+                while refused < 20 {
+                    match append(&log, stored.len() as u64).await {
+                        Ok(offset) => {
+                            assert_eq!((offset, refused), (stored.len() as u64, 0));
+                            stored.push(value(offset));
+                        }
+                        Err(AppendError::Failed { error, .. }) => {
+                            assert!(error.is_out_of_handles(), "{errno:?}: {error}");
+                            assert_eq!(error.action(), Action::Retry);
+                            refused += 1;
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                    assert!(stored.len() < 100);
+                }
+                lift(&machine);
+                // What was refused comes back, and has the offset that it would have had.
+                let next = stored.len() as u64;
+                assert_eq!(
+                    append(&log, next).await.unwrap(),
+                    next,
+                    "{errno:?}, {round}"
+                );
+                stored.push(value(next));
+            }
+            assert_eq!(values(&log.reader()).await, stored);
+            drop(log);
+            machine.fs.process_crash();
+            out_of_handles();
+            let refused = machine.try_open().await.unwrap_err();
+            assert!(refused.is_out_of_handles(), "{errno:?}: {refused}");
+            lift(&machine);
+            let writer = machine.open().await;
+            assert!(writer.recovery_report().damage.is_empty());
+            assert_eq!(values(&writer.reader()).await, stored);
+        });
+    }
 }
 
 async fn with_reserve(machine: &mut Machine) -> Reserve {
