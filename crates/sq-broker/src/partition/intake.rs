@@ -1,7 +1,7 @@
 //! What is decided about batches where they are written: which are retries, where each goes, and what
 //! is to be done behind them.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use sq_sim::FileSystem;
 use sq_storage::log::{Append, Intake, Outcome, Stage};
@@ -9,14 +9,14 @@ use sq_storage::{Action, Error, LogReader, Maintenance, Removal, Retention, WalW
 use tokio::sync::oneshot;
 
 use super::append::{AppendError, Appended, NewBatch};
+use super::gather::{Producers, SharedProducers};
 use super::later::{self, Later};
 use super::open::Opened;
 use super::pause::Pause;
-use super::snapshots::Snapshots;
 use super::upkeep::Upkeep;
 use super::{PartitionEnv, PartitionId, Shared};
 use crate::budget::Held;
-use crate::producers::{Admission, ProducerStamp, ProducerTable, Verdict};
+use crate::producers::{Admission, ProducerStamp, Verdict};
 
 /// What became of a batch.
 pub(super) type Answer = Result<Appended, AppendError>;
@@ -49,7 +49,7 @@ pub(super) struct Batches<F: FileSystem> {
     id: PartitionId,
     shared: Weak<Shared<F>>,
     reader: LogReader<F>,
-    producers: ProducerTable,
+    producers: SharedProducers,
     admission: Admission,
     /// The log's start when the turn began.
     log_start_offset: u64,
@@ -61,9 +61,13 @@ pub(super) struct Batches<F: FileSystem> {
     reason: Option<Arc<str>>,
     pause: Pause,
     later: Later,
-    snapshots: Snapshots<F>,
     maintenance: Upkeep<Maintenance<F>>,
     removal: Upkeep<Removal<F>>,
+}
+
+/// Nobody else ever waits for it for long: a sidecar is made of it between two turns' decisions.
+fn lock(producers: &SharedProducers) -> MutexGuard<'_, Producers> {
+    producers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Queued {
@@ -94,12 +98,7 @@ impl<F: FileSystem> Batches<F> {
         shared: Weak<Shared<F>>,
         opened: Opened<F>,
     ) -> (Self, WalWriter<F>) {
-        let Opened {
-            writer,
-            directory,
-            producers,
-            snapshot,
-        } = opened;
+        let Opened { writer, producers } = opened;
         let (fs, clock, runtime) = (&env.fs, &env.clock, &env.runtime);
         let maintenance = writer.maintenance_through(Arc::clone(fs));
         let removal = writer.removal_through(Arc::clone(fs));
@@ -107,13 +106,6 @@ impl<F: FileSystem> Batches<F> {
             reader: writer.reader_through(Arc::clone(fs)),
             maintenance: Upkeep::new(id.clone(), maintenance, Arc::clone(clock), runtime.clone()),
             removal: Upkeep::new(id.clone(), removal, Arc::clone(clock), runtime.clone()),
-            snapshots: Snapshots::new(
-                Arc::clone(fs),
-                id.clone(),
-                directory,
-                runtime.clone(),
-                snapshot,
-            ),
             shared,
             producers,
             admission: Admission::default(),
@@ -171,33 +163,25 @@ impl<F: FileSystem> Batches<F> {
 
     /// Lets go of a log that will be deleted.
     pub(super) async fn discard(&mut self, writer: WalWriter<F>) {
-        // What is being written is in the directory that is about to go.
-        self.snapshots.finish().await;
         writer.abandon().await;
     }
 
     /// Leaves a log from which the next opening has the least to find out.
     pub(super) async fn close(&mut self, writer: WalWriter<F>) {
-        let end = writer.next_offset();
         if let Err(error) = writer.close().await {
             // The next opening finds out by itself what is durable.
             tracing::error!(id = %self.id, %error, "the log was not closed cleanly");
-            self.snapshots.finish().await;
-            return;
         }
-        // Where nothing was ever appended there is not even a directory.
-        if end > 0 {
-            self.snapshots.write(&self.producers, end).await;
-        }
+    }
+
+    fn producers(&self) -> MutexGuard<'_, Producers> {
+        lock(&self.producers)
     }
 
     /// Begins what the log leaves to be done behind its appends.
     fn look_after(&mut self, writer: &mut WalWriter<F>) {
-        if !writer.take_closed().is_empty() {
-            self.snapshots.rolled();
-        }
-        self.snapshots
-            .begin_if_due(&self.producers, writer.next_offset());
+        // What is to be known of them is in their sidecars.
+        drop(writer.take_closed());
         self.maintenance.begin_if_due();
     }
 
@@ -235,7 +219,11 @@ impl<F: FileSystem> Intake<F> for Batches<F> {
     fn begin(&mut self, writer: &mut WalWriter<F>) {
         self.now_ms = self.env.clock.wall_ms();
         self.log_start_offset = self.reader.start_offset();
-        self.producers.expire(self.now_ms);
+        {
+            let mut producers = self.producers();
+            producers.end_offset = writer.next_offset();
+            producers.table.expire(self.now_ms);
+        }
         self.admission.begin(self.now_ms);
         if self.pause.may_try(self.env.clock.now()) {
             writer.allow_writes();
@@ -250,7 +238,11 @@ impl<F: FileSystem> Intake<F> for Batches<F> {
     ) -> Stage<Staged, Answer> {
         let Queued { batch, reply } = queued;
         let verdict = match &batch.producer {
-            Some(producer) => self.admission.admit(&self.producers, producer, offset),
+            Some(producer) => {
+                // Not through a method, as the admission is changed meanwhile.
+                let producers = lock(&self.producers);
+                self.admission.admit(&producers.table, producer, offset)
+            }
             None => Verdict::Append,
         };
         match verdict {
@@ -288,17 +280,21 @@ impl<F: FileSystem> Intake<F> for Batches<F> {
         let failure = match outcome.failure {
             Some(failure) if staged.end_offset > outcome.end_offset => failure,
             _ => {
+                let (base_offset, now_ms) = (staged.base_offset, self.now_ms);
+                let mut producers = self.producers();
                 if let Some(producer) = &staged.producer {
-                    self.producers
-                        .record(producer, staged.base_offset, self.now_ms);
+                    producers.table.record(producer, base_offset, now_ms);
                 }
+                producers.end_offset = producers.end_offset.max(staged.end_offset);
+                drop(producers);
                 self.stored_bytes += staged.bytes;
                 return told(staged.reply, Ok(self.appended(staged.base_offset)));
             }
         };
         let reason = self.reason(failure);
         if let Some(producer) = &staged.producer {
-            self.producers.record_failure(producer, self.now_ms);
+            let now_ms = self.now_ms;
+            self.producers().table.record_failure(producer, now_ms);
         }
         told(staged.reply, Err(AppendError::Storage(reason)))
     }

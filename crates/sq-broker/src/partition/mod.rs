@@ -8,6 +8,7 @@
 
 mod append;
 mod early;
+mod gather;
 mod intake;
 mod later;
 mod life;

@@ -2,8 +2,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sq_sim::{
-    Effect, Errno, Fault, FileSystem, InMemoryFileSystem, Keep, OpKind, SyncFailure, VirtualClock,
+    Clock, Effect, Errno, Fault, FileSystem, InMemoryFileSystem, Keep, OpKind, SyncFailure,
+    VirtualClock,
 };
 use sq_storage::log::Executor;
 use sq_storage::wal::manifest::ManifestContent;
@@ -16,6 +18,7 @@ use super::{
     PendingAppend, Unavailable,
 };
 use crate::batch::{BatchHeader, validate_produced};
+use crate::producers::{ProducerLimits, ProducerStamp, ProducerTable};
 use crate::testing::{DIR, Stop, batch, block_on};
 
 const PARTITION: &str = "/data/orders/0";
@@ -78,6 +81,12 @@ impl Machine {
     fn snapshots(&self) -> Vec<PathBuf> {
         let is_snapshot = |p: &PathBuf| p.extension().is_some_and(|e| e == "producers");
         self.fs.files().into_iter().filter(is_snapshot).collect()
+    }
+
+    /// The sidecars of its segments, oldest first.
+    fn sidecars(&self) -> Vec<PathBuf> {
+        let is_sidecar = |p: &PathBuf| p.extension().is_some_and(|e| e == "sidecar");
+        self.fs.files().into_iter().filter(is_sidecar).collect()
     }
 
     fn log_syncs(&self) -> usize {
@@ -269,7 +278,7 @@ fn a_retry_is_known_across_a_roll_and_a_restart_of_any_kind() {
 }
 
 #[test]
-fn two_snapshots_are_kept_and_the_older_one_does_if_the_newer_is_damaged() {
+fn producers_come_back_with_the_log_whatever_became_of_their_sidecars() {
     block_on(async {
         let machine = Machine {
             segment_bytes: 600,
@@ -280,51 +289,123 @@ fn two_snapshots_are_kept_and_the_older_one_does_if_the_newer_is_damaged() {
             append(&partition, n, 1).await.unwrap();
         }
         close(&partition).await;
-        let snapshots = machine.snapshots();
-        assert_eq!(snapshots.len(), 2, "{snapshots:?}");
-        let newest = Path::new(PARTITION).join("00000000000000000020.producers");
-        assert_eq!(snapshots[1], newest);
-
-        for damage in 0..3 {
+        let sidecars = machine.sidecars();
+        assert!(sidecars.len() > 3, "{sidecars:?}");
+        let newest = sidecars.last().unwrap();
+        for damage in 0..4 {
             match damage {
-                0 => machine.fs.flip_bit(&newest, 30, 1).unwrap(),
-                1 => machine.fs.write_file(&newest, "").unwrap(),
-                _ => machine.fs.remove_file(&newest).await.unwrap(),
+                0 => machine.fs.flip_bit(newest, 30, 1).unwrap(),
+                1 => machine.fs.write_file(newest, "").unwrap(),
+                2 => machine.fs.remove_file(newest).await.unwrap(),
+                _ => {
+                    for sidecar in machine.sidecars() {
+                        machine.fs.remove_file(&sidecar).await.unwrap();
+                    }
+                }
             }
             let partition = machine.start();
-            assert_eq!(append(&partition, 19, 1).await, Ok(19));
-            assert_eq!(append(&partition, 15, 1).await, Ok(15));
+            assert_eq!(append(&partition, 19, 1).await, Ok(19), "{damage}");
+            assert_eq!(append(&partition, 15, 1).await, Ok(15), "{damage}");
+            assert!(machine.sidecars().contains(newest), "written anew at once");
             close(&partition).await;
-            assert!(
-                machine.snapshots().contains(&newest),
-                "written anew at the close"
-            );
         }
-        for snapshot in machine.snapshots() {
-            machine.fs.remove_file(&snapshot).await.unwrap();
-        }
-        let partition = machine.start();
-        assert_eq!(
-            append(&partition, 19, 1).await,
-            Ok(19),
-            "the log itself does as well"
-        );
     });
 }
 
 #[test]
-fn a_close_without_news_writes_no_snapshot() {
+fn opening_a_partition_reads_no_more_of_its_log_for_its_producers() {
+    // Every start read the log a second time, from the last snapshot of its producers on.
     block_on(async {
-        let machine = Machine::new(1);
+        let machine = Machine {
+            segment_bytes: 600,
+            ..Machine::new(1)
+        };
         let partition = machine.start();
-        append(&partition, 0, 1).await.unwrap();
+        for n in 0..20 {
+            append(&partition, n, 1).await.unwrap();
+        }
         close(&partition).await;
-        let partition = machine.start();
-        partition.reader().await.unwrap();
+        let newest = partition_segments(&machine).pop().unwrap();
         machine.fs.take_trace();
-        close(&partition).await;
+        machine.start().reader().await.unwrap();
         let trace = machine.fs.take_trace();
-        assert!(!trace.iter().any(|op| op.kind == OpKind::CreateNew));
+        let of_log = |p: &Path| p.extension().is_some_and(|e| e == "wal");
+        let reads = trace
+            .iter()
+            .filter(|op| op.kind == OpKind::ReadAt && of_log(&op.path));
+        let files: Vec<_> = reads.map(|op| op.path.to_path_buf()).collect();
+        assert!(files.iter().all(|file| *file == newest), "{files:?}");
+    });
+}
+
+fn partition_segments(machine: &Machine) -> Vec<PathBuf> {
+    let files = machine.fs.files().into_iter();
+    let of_log =
+        |p: &PathBuf| p.starts_with(PARTITION) && p.extension().is_some_and(|e| e == "wal");
+    files.filter(of_log).collect()
+}
+
+/// The snapshot that an earlier version kept, of one producer that has sent so many batches of one
+/// record.
+fn earlier_snapshot(machine: &Machine, batches: u64) -> (PathBuf, Bytes) {
+    let mut table = ProducerTable::new(ProducerLimits::default());
+    for n in 0..batches {
+        let stamp = ProducerStamp {
+            producer_id: 9,
+            epoch: 0,
+            first_sequence: i32::try_from(n).unwrap(),
+            record_count: 1,
+        };
+        table.record(&stamp, n, machine.clock.wall_ms());
+    }
+    let path = Path::new(PARTITION).join(format!("{batches:020}.producers"));
+    (path, table.encode_snapshot(batches))
+}
+
+#[test]
+fn what_an_earlier_version_knew_of_its_producers_is_taken_over() {
+    // What it knew was in files of its own, of which the newest may say what no batch that is left in
+    // the log does.
+    block_on(async {
+        let machine = Machine {
+            segment_bytes: 600,
+            ..Machine::new(1)
+        };
+        let partition = machine.start();
+        for n in 0..20 {
+            append(&partition, n, 1).await.unwrap();
+        }
+        close(&partition).await;
+        // Its log had no sidecars, and had let go of its older segments.
+        for sidecar in machine.sidecars() {
+            machine.fs.remove_file(&sidecar).await.unwrap();
+        }
+        let (path, content) = earlier_snapshot(&machine, 20);
+        machine.fs.write_file(&path, content.clone()).unwrap();
+        let torn = path.with_extension("producers@tmp");
+        machine.fs.write_file(&torn, "").unwrap();
+        for sealed in partition_segments(&machine).iter().rev().skip(1) {
+            machine.fs.remove_file(sealed).await.unwrap();
+        }
+        let manifest = Path::new(PARTITION).join("manifest");
+        machine.fs.remove_file(&manifest).await.unwrap();
+
+        for _ in 0..2 {
+            let partition = machine.start();
+            assert_eq!(append(&partition, 16, 1).await, Ok(16));
+            assert_eq!(append(&partition, 19, 1).await, Ok(19));
+            assert!(machine.snapshots().contains(&path), "nothing else says it");
+            close(&partition).await;
+        }
+        let partition = machine.start();
+        for n in 20..26 {
+            append(&partition, n, 1).await.unwrap();
+        }
+        close(&partition).await;
+        let partition = machine.start();
+        assert_eq!(append(&partition, 25, 1).await, Ok(25));
+        assert_eq!(machine.snapshots(), Vec::<PathBuf>::new());
+        close(&partition).await;
     });
 }
 
@@ -335,15 +416,11 @@ fn a_snapshot_beyond_the_log_does_not_come_true_later() {
         let partition = machine.start();
         append(&partition, 0, 1).await.unwrap();
         close(&partition).await;
-        let real = Path::new(PARTITION).join("00000000000000000001.producers");
-        let beyond = Path::new(PARTITION).join("00000000000000000500.producers");
-        machine
-            .fs
-            .write_file(&beyond, machine.fs.read_file(&real).unwrap())
-            .unwrap();
+        let (path, content) = earlier_snapshot(&machine, 500);
+        machine.fs.write_file(&path, content).unwrap();
         let partition = machine.start();
         assert_eq!(append(&partition, 0, 1).await, Ok(0));
-        assert!(!machine.fs.files().contains(&beyond));
+        assert_eq!(append(&partition, 499, 1).await.ok(), None);
         close(&partition).await;
     });
 }
@@ -361,14 +438,14 @@ fn no_append_waits_for_a_snapshot() {
         let fault = Fault::delay(for_ever).on(&[OpKind::SyncData, OpKind::SyncAll]);
         machine
             .fs
-            .inject(fault.path(sq_sim::PathPattern::Contains(".producers".to_owned())));
+            .inject(fault.path(sq_sim::PathPattern::Contains(".sidecar".to_owned())));
         let partition = machine.start();
         for n in 0..60 {
             append(&partition, n, 1).await.unwrap();
         }
         assert!(partition.reader().await.unwrap().segments().len() > 10);
         assert_eq!(machine.clock.elapsed(), Duration::ZERO);
-        assert_eq!(machine.snapshots(), Vec::<PathBuf>::new());
+        assert_eq!(machine.sidecars(), Vec::<PathBuf>::new());
     });
 }
 
@@ -599,10 +676,6 @@ fn a_close_that_fails_leaves_a_log_that_recovers() {
             .inject(Fault::new(Effect::FailSync(SyncFailure::Lost)).always());
         machine.fs.take_trace();
         close(&partition).await;
-        assert!(
-            machine.snapshots().is_empty(),
-            "nothing says that the close was clean"
-        );
         assert!(
             !machine
                 .fs
