@@ -4,11 +4,12 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use super::direct::Direct;
 use super::{Executor, ahead, calls, on_pool, zero};
 use crate::error::name_path;
 use crate::fs::{DurableWriteError, FileHandle, ReadAhead};
@@ -17,15 +18,20 @@ use crate::fs::{DurableWriteError, FileHandle, ReadAhead};
 #[derive(Debug)]
 pub(super) struct OsFile {
     fd: OwnedFd,
-    /// Opened with the first range that is zeroed, where the file system has direct access.
-    direct: OnceLock<Option<OwnedFd>>,
+    direct: Direct,
+    /// Whether durable writes go past the page cache.
+    writes_directly: bool,
     path: PathBuf,
 }
 
 impl OsFile {
-    pub(super) fn new(fd: OwnedFd, path: PathBuf) -> Self {
-        let direct = OnceLock::new();
-        Self { fd, direct, path }
+    pub(super) fn new(fd: OwnedFd, path: PathBuf, writes_directly: bool) -> Self {
+        Self {
+            fd,
+            direct: Direct::default(),
+            writes_directly,
+            path,
+        }
     }
 
     pub(super) fn read(&self, offset: u64, len: usize) -> io::Result<Bytes> {
@@ -37,7 +43,14 @@ impl OsFile {
     }
 
     fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
+        self.direct.forget();
         calls::write(&self.fd, offset, data).map_err(self.named("write"))
+    }
+
+    fn write_directly(&self, offset: u64, data: &[Bytes]) -> Result<bool, DurableWriteError> {
+        let written = self.direct.write(&self.fd, offset, data);
+        let error = |e| DurableWriteError::Write(self.named("write")(e));
+        written.map_err(error)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -45,7 +58,10 @@ impl OsFile {
     }
 
     fn write_and_sync(&self, offset: u64, data: &[Bytes]) -> Result<(), DurableWriteError> {
-        self.write(offset, data).map_err(DurableWriteError::Write)?;
+        let is_written = self.writes_directly && self.write_directly(offset, data)?;
+        if !is_written {
+            self.write(offset, data).map_err(DurableWriteError::Write)?;
+        }
         self.sync_data().map_err(DurableWriteError::Sync)
     }
 }
@@ -131,8 +147,11 @@ impl FileHandle for OsHandle {
     }
 
     async fn zero_range(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.run(move |f| zero::zero_range(&f.fd, &f.direct, offset, len).map_err(f.named("zero")))
-            .await
+        self.run(move |f| {
+            f.direct.forget();
+            zero::zero_range(&f.fd, &f.direct, offset, len).map_err(f.named("zero"))
+        })
+        .await
     }
 
     async fn len(&self) -> io::Result<u64> {
@@ -141,7 +160,10 @@ impl FileHandle for OsHandle {
     }
 
     async fn set_len(&self, len: u64) -> io::Result<()> {
-        self.run(move |f| calls::set_len(&f.fd, len).map_err(f.named("set length of")))
-            .await
+        self.run(move |f| {
+            f.direct.forget();
+            calls::set_len(&f.fd, len).map_err(f.named("set length of"))
+        })
+        .await
     }
 }

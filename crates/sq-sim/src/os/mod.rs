@@ -3,6 +3,7 @@
 mod ahead;
 mod buffers;
 mod calls;
+mod direct;
 mod file;
 mod zero;
 
@@ -23,6 +24,7 @@ use crate::fs::{DirEntry, FileHandle, FileLock, FileSystem};
 #[derive(Clone, Copy, Debug)]
 pub struct OsFileSystem {
     executor: Executor,
+    writes_directly: bool,
 }
 
 impl OsFileSystem {
@@ -31,6 +33,7 @@ impl OsFileSystem {
     pub fn inline() -> Self {
         Self {
             executor: Executor::Inline,
+            writes_directly: false,
         }
     }
 
@@ -39,10 +42,28 @@ impl OsFileSystem {
     pub fn blocking_pool() -> Self {
         Self {
             executor: Executor::BlockingPool,
+            writes_directly: false,
+        }
+    }
+
+    /// Has [`write_and_sync_at`](FileHandle::write_and_sync_at) go past the page cache where the data
+    /// ends with a page of the file and the file system takes that (open(2), `O_DIRECT`): durable sooner,
+    /// the more so the more there is to write, and without crowding out what the cache holds. What was
+    /// written so is not in the cache: who reads it for the first time waits for the disk.
+    ///
+    /// A descriptor more for each file that is written so, and one page of memory, in which the handle
+    /// keeps the page that its last write ended with: while a log goes on in it, nothing else may write
+    /// to that page through another handle.
+    #[must_use]
+    pub fn with_direct_writes(self) -> Self {
+        Self {
+            writes_directly: true,
+            ..self
         }
     }
 
     async fn open_with(&self, path: &Path, flags: OFlags) -> io::Result<Box<dyn FileHandle>> {
+        let writes_directly = self.writes_directly;
         let file = self
             .at_path(path, move |path| {
                 let operation = if flags.contains(OFlags::CREATE) {
@@ -51,7 +72,7 @@ impl OsFileSystem {
                     "open"
                 };
                 let fd = calls::open(path, flags).map_err(|e| name_path(operation, path, e))?;
-                Ok(OsFile::new(fd, path.to_owned()))
+                Ok(OsFile::new(fd, path.to_owned(), writes_directly))
             })
             .await?;
         Ok(Box::new(OsHandle::new(file, self.executor)))

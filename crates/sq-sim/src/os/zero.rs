@@ -4,18 +4,15 @@
 //! up every other sync of the disk; direct writes do not (open(2), `O_DIRECT`).
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::os::fd::{AsFd, OwnedFd};
 
 use bytes::Bytes;
-use rustix::fs::OFlags;
 use rustix::io::{Errno, retry_on_intr};
 
 use super::calls;
+use super::direct::{self, Direct};
 
-/// What direct writes are aligned to, in memory and in the file: no device asks for more.
-const PAGE: u64 = 4096;
+const PAGE: u64 = direct::PAGE as u64;
 
 /// How many bytes one write zeroes. Larger ones would hold up a foreground sync for longer.
 const PIECE: usize = 256 * 1024;
@@ -27,20 +24,13 @@ static ZEROS: Zeros = Zeros([0; PIECE]);
 
 /// Overwrites a range with zeros: whole pages past the cache where the file system takes that, the
 /// ragged edges, and all of it elsewhere, through the cache.
-/// `direct` keeps the descriptor for that, from one range of a file to the next.
-pub(super) fn zero_range(
-    fd: impl AsFd,
-    direct: &OnceLock<Option<OwnedFd>>,
-    offset: u64,
-    len: u64,
-) -> io::Result<()> {
+pub(super) fn zero_range(fd: impl AsFd, direct: &Direct, offset: u64, len: u64) -> io::Result<()> {
     let end = offset.checked_add(len).ok_or(io::ErrorKind::FileTooLarge)?;
     let start = offset.checked_next_multiple_of(PAGE).unwrap_or(end);
     if start >= end - end % PAGE {
         return zero_buffered(fd, offset, end);
     }
-    let direct = direct.get_or_init(|| open_direct(&fd));
-    zero_around(&fd, direct.as_ref(), offset, end)
+    zero_around(&fd, direct.fd(&fd), offset, end)
 }
 
 fn zero_around(fd: impl AsFd, direct: Option<&OwnedFd>, offset: u64, end: u64) -> io::Result<()> {
@@ -51,14 +41,6 @@ fn zero_around(fd: impl AsFd, direct: Option<&OwnedFd>, offset: u64, end: u64) -
     zero_buffered(&fd, offset, start)?;
     let reached = zero_direct(direct, start, stop)?;
     zero_buffered(&fd, reached, end)
-}
-
-/// A second descriptor of the same file, for direct writes. Opened through the first, not by path:
-/// the file may have been renamed.
-fn open_direct(fd: impl AsFd) -> Option<OwnedFd> {
-    let path = PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()));
-    // `tmpfs` and others refuse direct access, and `/proc` may not be mounted.
-    calls::open(&path, OFlags::WRONLY | OFlags::DIRECT).ok()
 }
 
 /// Zeroes whole pages, as far as the file system takes direct writes, and says how far it got.
@@ -93,6 +75,8 @@ fn piece(wanted: u64) -> &'static [u8] {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::OFlags;
+
     use super::*;
 
     /// A direct write that the kernel refuses half-way leaves the rest to the cache.
@@ -119,7 +103,7 @@ mod tests {
         calls::write(&fd, 0, &[Bytes::from(vec![7; 8192])]).unwrap();
         calls::rename(&old, &new).unwrap();
         let other = calls::open(&old, OFlags::RDWR | OFlags::CREATE).unwrap();
-        zero_range(&fd, &OnceLock::new(), 0, 8192).unwrap();
+        zero_range(&fd, &Direct::default(), 0, 8192).unwrap();
         assert_eq!(calls::read(&fd, 0, usize::MAX).unwrap(), vec![0; 8192]);
         assert_eq!(calls::len(&other).unwrap(), 0);
     }

@@ -13,7 +13,12 @@ use sq_sim::{
 
 use crate::{b, block_on, p};
 
-const EXECUTORS: [fn() -> OsFileSystem; 2] = [OsFileSystem::inline, OsFileSystem::blocking_pool];
+const EXECUTORS: [fn() -> OsFileSystem; 4] = [
+    OsFileSystem::inline,
+    OsFileSystem::blocking_pool,
+    || OsFileSystem::inline().with_direct_writes(),
+    || OsFileSystem::blocking_pool().with_direct_writes(),
+];
 
 #[test]
 fn writes_more_buffers_than_one_call_takes() {
@@ -298,6 +303,94 @@ proptest! {
                 let real = sides[0].take(step).await;
                 let simulated = sides[1].take(step).await;
                 prop_assert_eq!(real, simulated, "at {:?}", step);
+            }
+            Ok(())
+        })?;
+    }
+}
+
+/// What is done to one file through one handle.
+#[derive(Clone, Debug)]
+enum Change {
+    /// Durable, as many bytes as given and then zeros to the end of the page.
+    Padded(u64, Vec<u8>),
+    Durable(u64, Vec<u8>),
+    Plain(u64, Vec<u8>),
+    Zero(u64, u64),
+    SetLen(u64),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let at = 0_u64..40_000;
+    let bytes = prop_oneof![1_usize..100, 1_usize..30_000];
+    let data = bytes.prop_flat_map(|len| prop::collection::vec(1_u8..255, len));
+    prop_oneof![
+        6 => (at.clone(), data.clone()).prop_map(|(o, d)| Change::Padded(o, d)),
+        1 => (at.clone(), data.clone()).prop_map(|(o, d)| Change::Durable(o, d)),
+        2 => (at.clone(), data).prop_map(|(o, d)| Change::Plain(o, d)),
+        1 => (at.clone(), 0_u64..20_000).prop_map(|(o, l)| Change::Zero(o, l)),
+        1 => at.prop_map(Change::SetLen),
+    ]
+}
+
+fn overwrite(content: &mut Vec<u8>, offset: u64, data: &[u8]) {
+    let start = usize::try_from(offset).unwrap();
+    let end = start + data.len();
+    content.resize(content.len().max(end), 0);
+    content.splice(start..end, data.iter().copied());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A direct write goes to whole pages, of which most begin with what an earlier write left there.
+    #[test]
+    fn direct_writes_leave_the_bytes_that_were_written_and_no_others(
+        changes in prop::collection::vec((any::<bool>(), change()), 1..30),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let fs = OsFileSystem::inline().with_direct_writes();
+        let mut content = Vec::new();
+        let mut head = 0;
+        block_on(async {
+            let file = fs.create_new(&path).await.unwrap();
+            let reader = fs.open_read_only(&path).await.unwrap();
+            for (goes_on, change) in &changes {
+                // Most writes of a log go on where the one before ended, padding aside.
+                let place = |offset: u64| if *goes_on { head } else { offset };
+                let mut data = Vec::new();
+                match change {
+                    Change::Padded(o, d) => {
+                        let (o, mut padded) = (place(*o), d.clone());
+                        let end = (o + d.len() as u64).next_multiple_of(4096);
+                        padded.resize(usize::try_from(end - o).unwrap(), 0);
+                        file.write_and_sync_at(o, &b(&padded)).await.unwrap();
+                        overwrite(&mut content, o, &padded);
+                        head = o + d.len() as u64;
+                    }
+                    Change::Durable(o, d) => {
+                        file.write_and_sync_at(place(*o), &b(d)).await.unwrap();
+                        overwrite(&mut content, place(*o), d);
+                    }
+                    Change::Plain(o, d) => {
+                        file.write_at(place(*o), &b(d)).await.unwrap();
+                        overwrite(&mut content, place(*o), d);
+                    }
+                    Change::Zero(o, len) => {
+                        file.zero_range(*o, *len).await.unwrap();
+                        data.resize(usize::try_from(*len).unwrap(), 0);
+                        if *len > 0 {
+                            overwrite(&mut content, *o, &data);
+                        }
+                    }
+                    Change::SetLen(len) => {
+                        file.set_len(*len).await.unwrap();
+                        content.resize(usize::try_from(*len).unwrap(), 0);
+                    }
+                }
+                let read = reader.read_at(0, usize::MAX).await.unwrap();
+                prop_assert!(read == content, "after {:?}", change);
             }
             Ok(())
         })?;
