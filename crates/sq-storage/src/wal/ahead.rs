@@ -3,7 +3,7 @@
 //! An append to a file that grows has to bring the file's metadata to the disk as well; one to zeros
 //! that were written before does not. So the active segment is zeroed ahead of its head, a piece at a
 //! time, behind the appends. The lead grows with what the segment has taken, so that one that takes
-//! little costs little, and the pace with how little of the lead is left.
+//! little costs little, and the pace with how little of the lead is left. Large writes are not zeroed for.
 //!
 //! No piece ever touches a page that holds a frame or is about to: pieces are claimed ahead of the
 //! head, and a write that reaches a claimed one waits for it. A piece whose run was dropped may be
@@ -33,8 +33,16 @@ const GAP_LEN: u64 = 64 << 10;
 /// A segment of no more than this is zeroed without a gap.
 const SMALL_SEGMENT_LEN: u64 = 1 << 20;
 
+/// The lead is this part of what the segment has taken. Each piece holds up an append or two, so no more
+/// of them are written than a burst needs.
+const LEAD_SHARE: u64 = 4;
+
 /// A segment that has taken less has to leave some of the budget to others.
 const SMALL_LEN: u64 = 1 << 20;
+
+/// Where writes are as long as this, zeros in front of them cost the disk more than they spare it: it would
+/// write everything twice.
+const LARGE_WRITE_LEN: u64 = 96 << 10;
 
 /// How often zeroing a segment may fail.
 const MAX_FAILURES: u32 = 3;
@@ -75,6 +83,8 @@ pub(super) struct Zone {
     /// From here on zeros may be written at any time.
     spoilt_from: Option<u64>,
     failures: u32,
+    /// The length of a write, averaged over the last ones, in bytes.
+    write_len: u64,
     last_piece_at: Option<Instant>,
     /// The pause before the next piece that whoever waits knows of; `None` if it waits for news.
     told: Option<Duration>,
@@ -112,6 +122,7 @@ impl Zone {
             file: None,
             spoilt_from: None,
             failures: 0,
+            write_len: 0,
             last_piece_at: None,
             told: None,
         }
@@ -143,13 +154,15 @@ impl Zone {
         if self.claimed.as_ref().is_some_and(|c| c.start < end) {
             return Way::Busy;
         }
+        let len = end.saturating_sub(self.reserved);
+        self.write_len = self.write_len - self.write_len / 8 + len / 8;
         self.pass(end.next_multiple_of(PAGE_LEN));
         Way::Free
     }
 
     /// How far ahead of the head there should be zeros.
     fn lead(&self) -> u64 {
-        self.reserved.max(PIECE_LEN).min(self.most)
+        (self.reserved / LEAD_SHARE).max(PIECE_LEN).min(self.most)
     }
 
     /// What of the lead is there.
@@ -164,6 +177,9 @@ impl Zone {
     /// What should be zeroed next.
     fn next(&self) -> Option<Range<u64>> {
         if self.claimed.is_some() || self.spoilt_from.is_some() || self.failures >= MAX_FAILURES {
+            return None;
+        }
+        if self.write_len >= LARGE_WRITE_LEN {
             return None;
         }
         let lead = self.lead();
