@@ -81,19 +81,19 @@ fn round(bench: &Bench, floor: &mut Floor, threads: &AppendThreads) -> Result<Ro
         ..LogConfig::default()
     };
     let dir = bench.dir("threads")?;
-    let handed = Sq::open_with(dir.path(), config, SEGMENT_BYTES)?.log;
+    let handed = Sq::open_with(dir.path(), config, SEGMENT_BYTES)?;
     let dir = bench.dir("inline")?;
-    let inline = Sq::open(dir.path())?.log;
+    let inline = Sq::open(dir.path())?;
     bench.run.step("sq, asynchronous");
-    let one_async = one_async(bench, &handed)?;
+    let one_async = one_async(bench, &handed.log)?;
     bench.run.step("sq, batches of 100 in one frame");
-    let one_batch = one_batch(bench, &inline)?;
+    let one_batch = one_batch(bench, &inline.log)?;
     bench.run.step("sq, a window of records");
-    let window = window(bench, &handed)?;
+    let window = window(bench, &handed.log)?;
     bench.run.step("sq, 1 MiB");
-    let large = large(bench, &inline)?;
+    let large = large(bench, &inline.log)?;
     bench.run.step("sq, a window of 1 MiB");
-    let large_window = large_window(bench, &handed)?;
+    let large_window = large_window(bench, &handed.log)?;
     bench.run.step("clean up");
     Ok(Round {
         floor,

@@ -49,7 +49,7 @@ pub(super) fn writer(dir: &Path, segment_bytes: u64) -> Result<WalWriter<OsFileS
         ..WalConfig::new(dir)
     };
     let topic = TopicName::new("bench")?;
-    let fs = Arc::new(OsFileSystem::inline());
+    let fs = Arc::new(OsFileSystem::inline().with_direct_writes());
     Ok(runtime()?.block_on(WalWriter::new(fs, config, topic, 0))?)
 }
 
