@@ -117,7 +117,7 @@ impl ServeArgs {
         let surroundings = Surroundings {
             fs,
             appends: Appends {
-                fs: Arc::new(OsFileSystem::inline()),
+                fs: Arc::new(OsFileSystem::inline().with_direct_writes()),
                 executor: Executor::Threads(threads),
             },
             clock: Arc::new(SystemClock),
