@@ -114,10 +114,15 @@ impl ServeArgs {
         let rng = StdRng::try_from_rng(&mut SysRng)
             .map_err(|error| ServeError::Entropy(error.to_string()))?;
         let threads = AppendThreads::start(APPEND_THREADS).map_err(ServeError::Threads)?;
+        let disk = OsFileSystem::inline();
         let surroundings = Surroundings {
             fs,
             appends: Appends {
-                fs: Arc::new(OsFileSystem::inline().with_direct_writes()),
+                fs: Arc::new(if config.direct_writes {
+                    disk.with_direct_writes()
+                } else {
+                    disk
+                }),
                 executor: Executor::Threads(threads),
             },
             clock: Arc::new(SystemClock),

@@ -36,6 +36,11 @@ idle_mark_ms = 100
 # partition if the machine loses power or crashes, and not if only the broker dies.
 sync_interval_ms = 0
 
+# Whether what is appended goes past the page cache: durable sooner. A consumer that is far behind, so that
+# the tail cache does not have what it reads, then waits for the disk. false: memory that nothing else needs
+# holds what was appended last.
+direct_writes = true
+
 # Room that is kept on the disk for what must still work when it is full: deleting topics, and a clean
 # stop. 0 for none.
 reserve_bytes = 16777216
@@ -100,7 +105,7 @@ const FRAME: i64 = i32::MAX as i64;
 /// More memory than a machine has, in bytes.
 const MEMORY: i64 = 1 << 44;
 
-const SETTINGS: [(&str, Setter); 26] = [
+const SETTINGS: [(&str, Setter); 27] = [
     ("listen", |c, key, v| set(&mut c.listen, address(key, v)?)),
     ("advertise", |c, key, v| {
         set(&mut c.advertise, Some(address(key, v)?))
@@ -121,6 +126,9 @@ const SETTINGS: [(&str, Setter); 26] = [
     ("sync_interval_ms", |c, key, v| {
         c.sync_every_ms(whole(key, v, 0, MAX_SYNC_INTERVAL_MS.cast_signed())?);
         Ok(())
+    }),
+    ("direct_writes", |c, key, v| {
+        set(&mut c.direct_writes, boolean(key, v)?)
     }),
     ("reserve_bytes", |c, key, v| {
         set(&mut c.reserve_bytes, whole(key, v, 0, MEMORY)?)

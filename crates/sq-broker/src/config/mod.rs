@@ -45,6 +45,9 @@ pub struct Config {
     pub idle_mark: Duration,
     /// When what was appended is synced (`sync_interval_ms`, 0 for before every acknowledgement).
     pub sync: SyncPolicy,
+    /// Whether what is appended goes past the page cache (`direct_writes`;
+    /// [`OsFileSystem::with_direct_writes`](sq_sim::OsFileSystem::with_direct_writes)).
+    pub direct_writes: bool,
     /// Room that is kept on the disk for what must still work when it is full: deleting and closing;
     /// in bytes, 0 for none (`reserve_bytes`).
     pub reserve_bytes: u64,
@@ -168,6 +171,7 @@ impl Default for Config {
             producer_id_expiry: Duration::from_hours(24),
             idle_mark: Duration::from_millis(100),
             sync: SyncPolicy::Always,
+            direct_writes: true,
             reserve_bytes: 16 << 20,
             retention_check_interval: Duration::from_mins(5),
             scrub: ScrubConfig::default(),
