@@ -1,4 +1,4 @@
-//! Opening a log after its process was killed: what was written is in the page cache.
+//! Opening a log after its process was killed, with what was written in the page cache.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use sq_sim::Instant;
 use sq_storage::log::LogConfig;
 
 use super::Bench;
+use super::read::warm;
 use super::sq::{SEGMENT_BYTES, Sq, runtime, writer};
 use super::subject::{BATCH_RECORDS, Subject};
 use crate::batch::value;
@@ -69,7 +70,7 @@ fn written(bench: &Bench, subject: Subject, dir: &Path, segment_bytes: u64) -> R
     process.kill()?;
     process.wait()?;
     ensure!(line == "written\n", "{} wrote nothing", subject.name());
-    Ok(())
+    warm(dir)
 }
 
 /// Milliseconds that each opening took.

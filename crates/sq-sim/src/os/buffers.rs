@@ -76,11 +76,12 @@ impl Drop for Buffer {
 }
 
 impl Kept {
-    /// The shortest buffer that `len` bytes go into and do not waste.
+    /// The shortest buffer that `len` bytes go into and do not waste, of several the one used last: some of
+    /// it may be in the processor's caches still.
     fn take(&mut self, len: usize) -> Option<Vec<u8>> {
         let fits =
             |buffer: &Vec<u8>| (len..=len.saturating_mul(MAX_WASTE)).contains(&buffer.capacity());
-        let candidates = self.buffers.iter().enumerate();
+        let candidates = self.buffers.iter().enumerate().rev();
         let (at, _) = candidates
             .filter(|(_, buffer)| fits(buffer))
             .min_by_key(|(_, buffer)| buffer.len())?;
