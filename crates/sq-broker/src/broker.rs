@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use sq_roll::Node;
 use sq_sim::{Clock, FileSystem};
 use sq_storage::{Reserve, SegmentIds, TailCache, WalConfig};
 use tokio::runtime::Handle;
@@ -149,6 +150,8 @@ impl<F: FileSystem> Broker<F> {
             limits: partition_limits(&config),
             wal,
             metadata: Some(meta.clone()),
+            roll: config.roll.clone(),
+            node: Node::new(Arc::clone(&clock), config.roll.preparations),
             opening: Semaphore::new(OPENING_AT_A_TIME),
             runtime: Handle::current(),
         });

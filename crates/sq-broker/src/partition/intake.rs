@@ -4,12 +4,13 @@
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use sq_sim::FileSystem;
-use sq_storage::log::{Append, Intake, Outcome, Stage};
+use sq_storage::log::{Append, Head as _, Intake, Outcome, Stage};
 use sq_storage::{Action, Error, LogReader, Maintenance, Removal, Retention, WalWriter};
 use tokio::sync::oneshot;
 
 use super::append::{AppendError, Appended, NewBatch};
 use super::gather::{Producers, SharedProducers};
+use super::head::PartitionHead;
 use super::later::{self, Later};
 use super::open::Opened;
 use super::pause::Pause;
@@ -97,8 +98,9 @@ impl<F: FileSystem> Batches<F> {
         id: PartitionId,
         shared: Weak<Shared<F>>,
         opened: Opened<F>,
-    ) -> (Self, WalWriter<F>) {
-        let Opened { writer, producers } = opened;
+    ) -> (Self, PartitionHead<F>) {
+        let Opened { head, producers } = opened;
+        let writer = head.writer();
         let (fs, clock, runtime) = (&env.fs, &env.clock, &env.runtime);
         let maintenance = writer.maintenance_through(Arc::clone(fs));
         let removal = writer.removal_through(Arc::clone(fs));
@@ -120,7 +122,7 @@ impl<F: FileSystem> Batches<F> {
         };
         // What the last life of the process took out and did not get to remove.
         intake.removal.begin_if_due();
-        (intake, writer)
+        (intake, head)
     }
 
     pub(super) fn reader(&self) -> LogReader<F> {
@@ -152,8 +154,8 @@ impl<F: FileSystem> Batches<F> {
     }
 
     /// Makes durable what was acknowledged. Whether that is to be tried again.
-    pub(super) async fn sync(&mut self, writer: &mut WalWriter<F>) -> bool {
-        let synced = writer.sync().await;
+    pub(super) async fn sync(&mut self, head: &mut PartitionHead<F>) -> bool {
+        let synced = head.sync().await;
         if let Err(error) = &synced {
             tracing::error!(id = %self.id, %error, "acknowledged records are not durable yet");
         }
@@ -162,13 +164,13 @@ impl<F: FileSystem> Batches<F> {
     }
 
     /// Lets go of a log that will be deleted.
-    pub(super) async fn discard(&mut self, writer: WalWriter<F>) {
-        writer.abandon().await;
+    pub(super) async fn discard(&mut self, head: PartitionHead<F>) {
+        head.abandon().await;
     }
 
     /// Leaves a log from which the next opening has the least to find out.
-    pub(super) async fn close(&mut self, writer: WalWriter<F>) {
-        if let Err(error) = writer.close().await {
+    pub(super) async fn close(&mut self, head: PartitionHead<F>) {
+        if let Err(error) = head.close().await {
             // The next opening finds out by itself what is durable.
             tracing::error!(id = %self.id, %error, "the log was not closed cleanly");
         }
@@ -296,7 +298,12 @@ impl<F: FileSystem> Intake<F> for Batches<F> {
             let now_ms = self.now_ms;
             self.producers().table.record_failure(producer, now_ms);
         }
-        told(staged.reply, Err(AppendError::Storage(reason)))
+        let error = match **failure {
+            // Another leads by now, or nobody: whoever sent it has to ask again.
+            Error::Stopped { .. } => AppendError::Closed,
+            _ => AppendError::Storage(reason),
+        };
+        told(staged.reply, Err(error))
     }
 
     fn end(&mut self, writer: &mut WalWriter<F>, _outcome: Outcome<'_>) {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sq_sim::{Clock, FileSystem};
+use sq_storage::log::Head as _;
 use sq_storage::{SyncPolicy, WalWriter};
 
 use super::{PartitionEnv, PartitionLog, Shared};
@@ -54,10 +55,10 @@ async fn mark<F: FileSystem>(
         if seen == appended {
             // An error means that the log is closed, which says the same as a mark; so below.
             let _ = log
-                .with_writer(|writer, intake| {
+                .with_writer(|head, intake| {
                     Box::pin(async move {
-                        if let Some(writer) = writer {
-                            intake.mark(writer).await;
+                        if let Some(head) = head {
+                            intake.mark(head.writer_mut()).await;
                         }
                     })
                 })
@@ -72,10 +73,10 @@ async fn mark<F: FileSystem>(
 async fn sync<F: FileSystem>(shared: Weak<Shared<F>>, clock: Arc<dyn Clock>, interval: Duration) {
     while let Some((log, _)) = after(&shared, &*clock, interval).await {
         let again = log
-            .with_writer(|writer, intake| {
+            .with_writer(|head, intake| {
                 Box::pin(async move {
-                    match writer {
-                        Some(writer) => intake.sync(writer).await,
+                    match head {
+                        Some(head) => intake.sync(head).await,
                         None => false,
                     }
                 })

@@ -96,14 +96,15 @@ impl<F: FileSystem> Opener<F> {
             return;
         };
         let config = log_config(&self.env.limits, &self.env.appends.executor);
-        let (intake, writer) = Batches::new(self.env, self.id, self.shared, opened);
+        let (intake, head) = Batches::new(self.env, self.id, self.shared, opened);
         let reader = intake.reader();
-        let log = Log::with_intake(writer, intake, config);
+        let rolls = head.rolls();
+        let log = Log::with_intake(head, intake, config);
         for queued in shared.early.end() {
             // The answer is given where it is waited for.
             drop(log.enter(queued).await);
         }
-        let open = Arc::new(Open { log, reader });
+        let open = Arc::new(Open { log, reader, rolls });
         if let Some(discard) = shared.open(&open) {
             end(shared, open, discard).await;
         }
@@ -178,12 +179,12 @@ pub(super) async fn end<F: FileSystem>(shared: Arc<Shared<F>>, open: Arc<Open<F>
     // An error means that a turn panicked, and everybody was told; so below.
     let _ = open
         .log
-        .with_writer(move |writer, intake| {
-            let writer = writer.take();
+        .with_writer(move |head, intake| {
+            let head = head.take();
             Box::pin(async move {
-                match writer {
-                    Some(writer) if discard => intake.discard(writer).await,
-                    Some(writer) => intake.close(writer).await,
+                match head {
+                    Some(head) if discard => intake.discard(head).await,
+                    Some(head) => intake.close(head).await,
                     None => {}
                 }
             })

@@ -9,6 +9,7 @@
 mod append;
 mod early;
 mod gather;
+mod head;
 mod intake;
 mod later;
 mod life;
@@ -22,10 +23,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
+use sq_roll::{Node, RollHandle, RollRecord};
 use sq_sim::{Clock, FileSystem};
-use sq_storage::log::{Executor, Log};
+use sq_storage::log::{Executor, Head as _, Log};
 use sq_storage::{LogReader, Retention, TopicName, WalConfig};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
@@ -33,9 +36,11 @@ use tokio::sync::{Notify, Semaphore, oneshot, watch};
 pub use append::{AppendError, Appended, NewBatch};
 pub use waiters::WaitGuard;
 
+use crate::config::RollConfig;
 use crate::meta::Metadata;
 use crate::producers::ProducerLimits;
 use early::Early;
+use head::PartitionHead;
 use intake::{Answer, Batches, Queued};
 use waiters::Waiters;
 
@@ -58,6 +63,10 @@ pub struct PartitionEnv<F: FileSystem> {
     pub wal: WalConfig,
     /// Who else knows of their segments; `None` for logs that nobody else knows of.
     pub metadata: Option<Metadata<F>>,
+    /// How logs roll that the metadata knows of.
+    pub roll: RollConfig,
+    /// What their rolls have in common.
+    pub node: Node,
     /// Bounds how many partitions are opened at a time.
     pub opening: Semaphore,
     /// Where everything runs that is not an append.
@@ -132,13 +141,14 @@ pub enum Unavailable {
     Closed,
 }
 
-type PartitionLog<F> = Log<F, Batches<F>>;
+type PartitionLog<F> = Log<F, Batches<F>, PartitionHead<F>>;
 
 /// A log that is open.
 #[derive(Debug)]
 struct Open<F: FileSystem> {
     log: PartitionLog<F>,
     reader: LogReader<F>,
+    rolls: Option<RollHandle<F>>,
 }
 
 /// What stands between a partition's handles and its log.
@@ -298,6 +308,13 @@ impl<F: FileSystem> Partition<F> {
         self.shared.open_now().map(|open| open.reader.clone())
     }
 
+    /// The records of the log's last rolls, the oldest first.
+    pub fn rolls(&self) -> Vec<Arc<RollRecord>> {
+        let open = self.shared.open_now();
+        let rolls = open.and_then(|open| open.rolls.as_ref().map(RollHandle::records));
+        rolls.unwrap_or_default()
+    }
+
     /// Whether the log could not be opened, or is closed.
     pub fn is_unavailable(&self) -> bool {
         self.shared.gate.borrow().open().is_err()
@@ -326,17 +343,21 @@ impl<F: FileSystem> Partition<F> {
         let Some(open) = open.filter(|open| !open.reader.segments().is_empty()) else {
             return;
         };
-        // An error means that the partition has been closed.
-        let _ = open
-            .log
-            .with_writer(move |writer, intake| {
-                Box::pin(async move {
-                    if let Some(writer) = writer {
-                        intake.retain(writer, retention).await;
-                    }
-                })
+        let retained = open.log.with_writer(move |head, intake| {
+            Box::pin(async move {
+                if let Some(head) = head {
+                    intake.retain(head.writer_mut(), retention).await;
+                }
             })
-            .await;
+        });
+        // The first poll queues it. Nobody waits for more: the next partition's turn must not come later
+        // for a disk that is slow.
+        let mut retained = std::pin::pin!(retained);
+        std::future::poll_fn(|context| {
+            let _ = retained.as_mut().poll(context);
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// Begins to end the partition, behind all that is queued; nothing is queued any more. `discard` is

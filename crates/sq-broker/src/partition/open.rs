@@ -6,12 +6,13 @@ use sq_sim::FileSystem;
 use sq_storage::{Damage, RecoveryReport, WalConfig, WalWriter};
 
 use super::gather::{self, Gathering, SharedProducers};
+use super::head::{PartitionHead, Rolls};
 use super::{PartitionEnv, PartitionId, snapshots};
-use crate::meta::chain;
+use crate::meta::{MetaSource, chain};
 
 /// A partition that is ready for appends.
 pub(super) struct Opened<F: FileSystem> {
-    pub(super) writer: WalWriter<F>,
+    pub(super) head: PartitionHead<F>,
     pub(super) producers: SharedProducers,
 }
 
@@ -29,6 +30,7 @@ pub(super) async fn open<F: FileSystem>(
         .await
         .map_err(|e| format!("producer snapshots in {}: {e}", directory.display()))?;
     let mut gathering = Gathering::new(limits, earlier.newest.take());
+    let wal = config.clone();
     let mut writer = WalWriter::visited(fs, config, topic, partition, clock, &mut gathering)
         .await
         .map_err(|e| e.to_string())?;
@@ -36,27 +38,38 @@ pub(super) async fn open<F: FileSystem>(
         earlier.remove(&*env.fs).await;
     }
     report(id, writer.recovery_report());
-    bring_in_line(env, id, &writer).await?;
     let mut producers = gathering.finish(writer.next_offset());
     producers.table.expire(env.clock.wall_ms());
     let producers = Arc::new(Mutex::new(producers));
     writer.set_sidecar_source(gather::sidecars(&producers));
-    Ok(Opened { writer, producers })
+    let head = head(env, id, &wal, writer).await?;
+    Ok(Opened { head, producers })
 }
 
-/// Has the metadata follow what the log holds.
-async fn bring_in_line<F: FileSystem>(
+/// Has the metadata follow what the log holds, and the log roll through it from now on.
+async fn head<F: FileSystem>(
     env: &PartitionEnv<F>,
     id: &PartitionId,
-    writer: &WalWriter<F>,
-) -> Result<(), String> {
+    wal: &WalConfig,
+    writer: WalWriter<F>,
+) -> Result<PartitionHead<F>, String> {
     let Some(metadata) = &env.metadata else {
-        return Ok(());
+        return Ok(PartitionHead::Alone(writer));
     };
     let known = metadata.partition_id(&id.topic, id.partition);
     let known = known.ok_or("its topic is deleted")?;
-    let resumed = chain::resume(metadata, known, writer).await;
-    resumed.map(drop).map_err(|e| e.to_string())
+    let start = chain::resume(metadata, known, &writer)
+        .await
+        .map_err(|e| e.to_string())?;
+    let rolls = Rolls {
+        source: MetaSource::new(metadata.clone(), known, writer.reader()),
+        start,
+        node: &env.node,
+        config: &env.roll,
+        fs: Arc::clone(&env.fs),
+        runtime: &env.runtime,
+    };
+    Ok(PartitionHead::rolling(writer, wal, rolls))
 }
 
 /// Says what opening found that someone may have to look at.

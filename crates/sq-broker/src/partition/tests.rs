@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sq_roll::Node;
 use sq_sim::{
     Clock, Effect, Errno, Fault, FileSystem, InMemoryFileSystem, Keep, OpKind, SyncFailure,
     VirtualClock,
@@ -18,6 +19,7 @@ use super::{
     PendingAppend, Unavailable,
 };
 use crate::batch::{BatchHeader, validate_produced};
+use crate::config::RollConfig;
 use crate::producers::{ProducerLimits, ProducerStamp, ProducerTable};
 use crate::testing::{DIR, Stop, batch, block_on};
 
@@ -68,6 +70,8 @@ impl Machine {
                 ..WalConfig::new(DIR)
             },
             metadata: None,
+            roll: RollConfig::default(),
+            node: Node::new(Arc::new(self.clock.clone()), 1),
             opening: Semaphore::new(1),
         };
         let id = PartitionId {

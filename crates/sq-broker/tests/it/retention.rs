@@ -88,9 +88,13 @@ fn a_topic_lets_go_of_what_is_too_old_or_too_much() {
         assert_eq!(earliest(&mut client, "kept").await, 0);
         let start = earliest(&mut client, "sized").await;
         assert!(start < 10);
-        for (topic, start, files) in [("aged", 10, 0), ("sized", start, 3)] {
+        // A segment overruns its cap by a record where the next one is not ready yet.
+        for (topic, start, files) in [("aged", 10, 0..=0), ("sized", start, 2..=3)] {
             let path = broker.data_dir().join(topic);
-            until(&clock, async || segments(&path).await.len() == files).await;
+            until(&clock, async || {
+                files.contains(&segments(&path).await.len())
+            })
+            .await;
             assert_eq!(client.end(topic).await, 10);
             // Below the start is out of range, at the end there is nothing yet.
             let (error, _) = client.fetch(topic, start - 1).await;

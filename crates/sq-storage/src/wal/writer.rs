@@ -644,7 +644,13 @@ impl<F: FileSystem> WalWriter<F> {
 
     /// Lets go of a log that nobody will open again: makes nothing durable, and returns when
     /// [`Maintenance`] has nothing more under way in its directory.
-    pub async fn abandon(self) {
+    pub async fn abandon(mut self) {
+        self.let_go().await;
+    }
+
+    /// [`abandon`](Self::abandon) for whoever writes through something that has the writer. Nothing but
+    /// dropping it may follow.
+    pub async fn let_go(&mut self) {
         self.backlog.end_and_settle().await;
         self.trash.end_and_settle().await;
     }
