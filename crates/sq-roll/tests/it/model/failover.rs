@@ -3,7 +3,7 @@
 use sq_roll::{Epoch, Start};
 
 use super::Bounds;
-use super::meta::{NONE, SLOTS, Verdict};
+use super::chain::{NONE, SLOTS, Verdict};
 use super::world::{Broken, File, NOTHING, OFFSETS, Sent, World, segment};
 
 impl World {
@@ -104,7 +104,10 @@ impl World {
             }
         }
         self.drawn += 1;
-        if !self.meta.elect(epoch, ends, known, fresh, replicas) {
+        if !self
+            .meta
+            .elect(epoch, ends, known, fresh, (broker, replicas))
+        {
             return false;
         }
         let carried = File {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::meta::{SLOTS, Stage};
+use super::chain::{SLOTS, Stage};
 use super::world::{OFFSETS, World};
 
 impl World {

@@ -3,7 +3,7 @@
 use sq_roll::Roll;
 
 use super::Bounds;
-use super::meta::{NONE, SLOTS, Stage};
+use super::chain::{NONE, SLOTS, Stage};
 use super::steps::Step;
 use super::world::{EPOCHS, World, slot};
 

@@ -2,16 +2,18 @@
 //! explored exhaustively within bounds.
 //!
 //! Real: [`Roll`](sq_roll::Roll) for each epoch's leader and [`Fence`](sq_roll::Fence) for each replica.
-//! Modelled: replicas' disks, the guards of the metadata's five commands, and failover. Messages are a
-//! set that nothing ever leaves, so loss, delay, repetition and reordering are all the same thing.
+//! Modelled: replicas' disks, and failover. Messages are a set that nothing ever leaves, so loss, delay,
+//! repetition and reordering are all the same thing. What applies the metadata's five commands is
+//! `crate::metadata`: a model of their guards in this crate's tests, and the state machine that ships in
+//! those of the first crate that has both, which explores the same worlds.
 //!
 //! `SQ_MODEL="offsets=4" cargo test -p sq-roll --test it three_brokers -- --nocapture` explores
 //! a larger world; the names are those of [`Bounds`].
 
+pub(crate) mod chain;
 mod failover;
 mod invariants;
 mod liveness;
-mod meta;
 mod mutants;
 mod steps;
 mod world;

@@ -3,7 +3,7 @@
 use sq_roll::mutants::Guard;
 use stateright::{Checker, HasDiscoveries, Model};
 
-use super::meta::Stage;
+use super::chain::Stage;
 use super::steps::Step;
 use super::world::World;
 use super::{

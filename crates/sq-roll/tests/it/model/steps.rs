@@ -2,7 +2,7 @@
 
 use sq_roll::{Epoch, Event, PrepareFailure, State};
 
-use super::meta::{NONE, Stage};
+use super::chain::{NONE, Stage};
 use super::world::{BROKERS, Broken, File, NOTHING, Sent, World, segment};
 use super::{Bounds, Careless};
 
@@ -226,8 +226,13 @@ impl World {
                 } else {
                     guessed
                 };
-                self.meta
-                    .prepare(slot, sent.predecessor, replicas, sent.writer, again)
+                self.meta.prepare(
+                    slot,
+                    sent.predecessor,
+                    replicas,
+                    (sent.writer, sent.attempt),
+                    again,
+                )
             }
             Step::ApplyAbandon { slot } => self.meta.abandon(slot, self.sent(slot).writer),
             Step::ApplySeal { slot, index } => {

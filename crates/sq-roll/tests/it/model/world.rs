@@ -8,7 +8,8 @@ use sq_roll::{
 };
 
 use super::Bounds;
-use super::meta::{Meta, NONE, SLOTS};
+use super::chain::{NONE, SLOTS};
+use crate::metadata::Meta;
 
 pub(super) const BROKERS: usize = 4;
 pub(super) const OFFSETS: usize = 7;
@@ -35,6 +36,8 @@ pub(super) struct Sent {
     pub(super) frames: Option<File>,
     pub(super) prepare: bool,
     pub(super) predecessor: u8,
+    /// What the metadata said when it was asked for first.
+    pub(super) attempt: u32,
     pub(super) abandon: bool,
     /// Ends and successors of the seals. A sound leader asks for one.
     pub(super) seals: [Option<(u8, u8)>; 3],
@@ -45,6 +48,7 @@ pub(super) const NOTHING: Sent = Sent {
     frames: None,
     prepare: false,
     predecessor: NONE,
+    attempt: 0,
     abandon: false,
     seals: [None; 3],
 };
@@ -296,7 +300,11 @@ impl World {
                 predecessor,
                 ..
             } if slot(successor.segment) != NONE => {
+                let attempt = self.meta.attempt();
                 let sent = self.sent_mut(slot(successor.segment));
+                if !sent.prepare {
+                    sent.attempt = attempt;
+                }
                 (sent.prepare, sent.predecessor, sent.writer) = (true, slot(predecessor), epoch);
             }
             Action::Abandon { successor } => self.sent_mut(slot(successor.segment)).abandon = true,

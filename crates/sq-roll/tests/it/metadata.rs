@@ -1,59 +1,16 @@
-//! The metadata log's part: a partition's chain, and the guards of its five commands.
+//! The metadata log's part, modelled: a partition's chain, and the guards of its five commands.
 
-/// How many segments a world has room for.
-pub(super) const SLOTS: usize = 10;
-/// No segment, no offset, no epoch.
-pub(super) const NONE: u8 = u8::MAX;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Stage {
-    Unknown,
-    Prepared,
-    Active,
-    Sealed,
-    Abandoned,
-    Dropped,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Placed {
-    pub(super) stage: Stage,
-    /// A bit for each broker.
-    pub(super) replicas: u8,
-    pub(super) predecessor: u8,
-    pub(super) base: u8,
-    pub(super) end: u8,
-    /// A leader's seal did it, not a failover.
-    pub(super) by_seal: bool,
-}
-
-pub(super) const UNPLACED: Placed = Placed {
-    stage: Stage::Unknown,
-    replicas: 0,
-    predecessor: NONE,
-    base: NONE,
-    end: NONE,
-    by_seal: false,
-};
+use crate::model::chain::{Placed, SLOTS, Stage, UNPLACED, Verdict};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Meta {
-    pub(super) epoch: u8,
-    pub(super) elected: bool,
-    pub(super) chain: [Placed; SLOTS],
-}
-
-/// What a failover decided, offsets held exclusively.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Verdict {
-    /// Kept up to here.
-    pub(super) keep: u8,
-    /// Where the successor begins, if it counts.
-    pub(super) successor_base: Option<u8>,
+pub(crate) struct Meta {
+    pub(crate) epoch: u8,
+    pub(crate) elected: bool,
+    pub(crate) chain: [Placed; SLOTS],
 }
 
 impl Meta {
-    pub(super) fn new(replicas: u8) -> Self {
+    pub(crate) fn new(replicas: u8) -> Self {
         let mut chain = [UNPLACED; SLOTS];
         chain[0] = Placed {
             stage: Stage::Active,
@@ -68,7 +25,7 @@ impl Meta {
         }
     }
 
-    pub(super) fn at(&self, slot: u8) -> &Placed {
+    pub(crate) fn at(&self, slot: u8) -> &Placed {
         &self.chain[usize::from(slot)]
     }
 
@@ -76,7 +33,7 @@ impl Meta {
         &mut self.chain[usize::from(slot)]
     }
 
-    pub(super) fn slots(&self, stage: Stage) -> impl Iterator<Item = u8> + '_ {
+    pub(crate) fn slots(&self, stage: Stage) -> impl Iterator<Item = u8> + '_ {
         (0..)
             .zip(&self.chain)
             .filter(move |(_, placed)| placed.stage == stage)
@@ -84,18 +41,18 @@ impl Meta {
     }
 
     /// How many segments there ever were.
-    pub(super) fn placed(&self) -> usize {
+    pub(crate) fn placed(&self) -> usize {
         self.chain
             .iter()
             .filter(|placed| placed.stage != Stage::Unknown)
             .count()
     }
 
-    pub(super) fn active(&self) -> Option<u8> {
+    pub(crate) fn active(&self) -> Option<u8> {
         self.slots(Stage::Active).next()
     }
 
-    pub(super) fn prepared_after(&self, slot: u8) -> Option<u8> {
+    pub(crate) fn prepared_after(&self, slot: u8) -> Option<u8> {
         self.slots(Stage::Prepared)
             .find(|other| self.at(*other).predecessor == slot)
     }
@@ -104,13 +61,20 @@ impl Meta {
         self.elected && self.epoch == epoch
     }
 
+    /// What a request of now will say, so that it does nothing once it is late. Here ids are told apart
+    /// for ever, and so none needs to.
+    #[expect(clippy::unused_self, reason = "another metadata has to look")]
+    pub(crate) fn attempt(&self) -> u32 {
+        0
+    }
+
     /// `again`: without the guard that an id is prepared once only.
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         &mut self,
         slot: u8,
         predecessor: u8,
         replicas: u8,
-        epoch: u8,
+        (epoch, _attempt): (u8, u32),
         again: bool,
     ) -> bool {
         let fresh = match self.at(slot).stage {
@@ -134,7 +98,7 @@ impl Meta {
     }
 
     /// `again`: without the guard that a sealed segment stays as it is.
-    pub(super) fn seal(
+    pub(crate) fn seal(
         &mut self,
         slot: u8,
         end: u8,
@@ -160,7 +124,7 @@ impl Meta {
         applies
     }
 
-    pub(super) fn abandon(&mut self, slot: u8, epoch: u8) -> bool {
+    pub(crate) fn abandon(&mut self, slot: u8, epoch: u8) -> bool {
         let applies = self.is_current(epoch) && self.at(slot).stage == Stage::Prepared;
         if applies {
             self.at_mut(slot).stage = Stage::Abandoned;
@@ -168,20 +132,20 @@ impl Meta {
         applies
     }
 
-    pub(super) fn begin_failover(&mut self) {
+    pub(crate) fn begin_failover(&mut self) {
         self.epoch += 1;
         self.elected = false;
     }
 
     /// `ends` holds what the failover keeps and `known` the highest commit it knows; `fresh` takes what
     /// lies between.
-    pub(super) fn elect(
+    pub(crate) fn elect(
         &mut self,
         epoch: u8,
         ends: Verdict,
         known: u8,
         fresh: u8,
-        replicas: u8,
+        (_leader, replicas): (u8, u8),
     ) -> bool {
         let Some(active) = self
             .active()
