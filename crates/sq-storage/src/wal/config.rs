@@ -49,7 +49,8 @@ pub enum SyncPolicy {
     /// What was acknowledged longer ago than this, and than a write and a sync take, is durable. What
     /// is younger can be lost when the machine loses power or crashes, from the end of the log and
     /// with nothing in between; a process that dies loses none of it. A sync that fails loses nothing
-    /// either: what it was to make durable is kept in memory until then, and goes to a fresh file.
+    /// either: what it was to make durable is kept in memory until then, and goes to a fresh file. Where
+    /// none can be made yet, it goes with the process as well.
     ///
     /// The time is looked at by each append. Where appends may stop, someone has to call
     /// [`sync`](super::WalWriter::sync) in time; [`Log::keep_synced`](crate::log::Log::keep_synced)

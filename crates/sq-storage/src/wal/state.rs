@@ -343,3 +343,23 @@ impl LogState {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_end_never_moves_backwards() {
+        // Two flushes were in flight and ended in the other order: the committed offset went back, and who
+        // waited for the later one waited for ever.
+        let (tail, cache) = (TailCache::off(), SegmentCache::default());
+        let state = LogState::new(Vec::new(), 0, 10, tail, cache);
+        let mut waiting = state.subscribe();
+        for (flushed, end) in [(12, 12), (10, 12), (12, 12), (13, 13)] {
+            state.publish(flushed);
+            assert_eq!(state.end(), end);
+        }
+        assert!(waiting.has_changed().unwrap());
+        assert_eq!(*waiting.borrow_and_update(), 13);
+    }
+}

@@ -654,3 +654,32 @@ fn a_header_only_segment_is_no_damage() {
         }
     });
 }
+
+#[test]
+fn a_second_write_that_reached_the_disk_before_the_first_is_no_record_and_hinders_no_start() {
+    // Two appends reached the disk in the wrong order before the power failed: where the first should be
+    // there were zeros, and start-up gave up on what it found behind them.
+    block_on(async {
+        let machine = Machine::new(61);
+        let frames: Vec<_> = [20, 4_000, 4_242]
+            .iter()
+            .zip(0..)
+            .map(|(len, n)| frame(1, 0, n, n.min(1), &vec![b'x'; *len]))
+            .collect();
+        let mut bytes = file(frames.iter().cloned());
+        let lost = bytes.len() - frames[1].len() - frames[2].len();
+        bytes[lost..lost + frames[1].len()].fill(0);
+        machine.fs.write_file(segment(0), bytes).unwrap();
+        for _ in 0..2 {
+            let log = machine.open().await;
+            assert_eq!(log.recovery_report().damage, []);
+            assert_eq!(log.next_offset(), 1);
+        }
+        let mut log = machine.open().await;
+        assert_eq!(log.append(None, b"next", &[], 0).await.unwrap(), 1);
+        drop(log);
+        let log = machine.open().await;
+        assert_eq!(log.next_offset(), 2);
+        assert_eq!(values(&log.reader()).await[1], b"next");
+    });
+}

@@ -17,6 +17,7 @@ mod index;
 mod interval;
 mod layer;
 mod log;
+mod log_model;
 mod maintenance;
 mod manifest;
 mod many;

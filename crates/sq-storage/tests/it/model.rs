@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
-use sq_sim::{Effect, Errno, Fault, OpKind, SyncFailure, poll_n_then_drop};
+use sq_sim::{Effect, Errno, Fault, Keep, OpKind, SyncFailure, poll_n_then_drop};
 use sq_storage::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
 use sq_storage::{Action, Batch, MaintenanceMode, Prepared, Result, Rotation, TailCache, Zeroing};
 
@@ -68,6 +68,8 @@ struct Life {
     steps: usize,
     /// Before which poll of the next opening clean pages are dropped.
     evict_at: usize,
+    /// Whether segments follow each other by successors only, and often.
+    rolls: bool,
 }
 
 impl Life {
@@ -103,7 +105,16 @@ impl Life {
             length,
             steps: 0,
             evict_at: usize::MAX,
+            rolls: false,
         }
+    }
+
+    /// A life in which every segment but the first was prepared for the one before it.
+    fn of_successors(seed: u64, length: usize, habits: Habits) -> Self {
+        let mut life = Self::new(seed, length, habits);
+        life.machine.config.rotation = Rotation::External;
+        life.rolls = true;
+        life
     }
 
     async fn live(&mut self) {
@@ -118,7 +129,7 @@ impl Life {
             log.layer.lock().unwrap().follow(&log.oracle);
             writer.allow_writes();
             let failed = writer.next_offset() == end && self.logs[which].oracle.is_open();
-            if failed && self.rng.random_range(0..6) == 0 {
+            if failed && self.rng.random_range(0..3) == 0 {
                 // Before anything else is written.
                 self.machine.fs.crash_after(0);
             }
@@ -130,13 +141,29 @@ impl Life {
             if is_crash(&self.machine.fs) || self.rng.random_range(0..40) == 0 {
                 self.crash();
                 self.open_all().await;
+                self.lose_power_at_once().await;
             }
         }
         self.crash();
         self.open_all().await;
+        self.lose_power_at_once().await;
+    }
+
+    /// Now and then the power fails right after an opening: what that showed must be there again.
+    async fn lose_power_at_once(&mut self) {
+        while self.rng.random_range(0..2) == 0 {
+            for log in &mut self.logs {
+                (log.writer, log.spare) = (None, None);
+            }
+            self.machine.fs.power_loss(Keep::None);
+            self.open_all().await;
+        }
     }
 
     async fn step(&mut self, which: usize, log: &mut Writer) {
+        if self.rolls && self.rng.random_range(0..3) == 0 {
+            return self.roll(which, log).await;
+        }
         match self.rng.random_range(0..100) {
             0..30 => {
                 let (value, time) = (self.payload(), self.time());
@@ -521,6 +548,12 @@ fn forged(id: u64) -> Vec<u8> {
 /// Lives through one seed with such habits. Whether all was as it must be.
 pub(crate) fn survives(seed: u64, habits: Habits) -> bool {
     let mut life = Life::new(seed, steps_of(seed), habits);
+    catch_unwind(AssertUnwindSafe(|| block_on(life.live()))).is_ok()
+}
+
+/// The same with successors.
+pub(crate) fn survives_with_successors(seed: u64, habits: Habits) -> bool {
+    let mut life = Life::of_successors(seed, steps_of(seed), habits);
     catch_unwind(AssertUnwindSafe(|| block_on(life.live()))).is_ok()
 }
 
