@@ -5,28 +5,30 @@ use std::sync::Arc;
 use sq_roll::{Driver, Epoch, Limits, LocalSource, Node, RollSettings, RollingWriter, Start};
 use sq_sim::{OsFileSystem, SystemClock};
 use sq_storage::log::{AppendThreads, Executor, Log, LogConfig};
-use sq_storage::{TopicName, WalConfig, WalWriter};
+use sq_storage::{MaintenanceMode, TopicName, WalConfig, WalWriter};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
-
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
     let config = WalConfig {
         max_segment_bytes: SEGMENT_BYTES,
+        maintenance: MaintenanceMode::Handed,
         ..WalConfig::new(dir.path())
     };
     let fs = Arc::new(OsFileSystem::inline());
     let writer = WalWriter::new(Arc::clone(&fs), config, TopicName::new("orders")?, 0).await?;
 
-    // One for all logs of a process: at most four successors are prepared at a time.
     let node = Node::new(Arc::new(SystemClock), 4);
     let settings = RollSettings::new(Limits::bytes(SEGMENT_BYTES));
     let start = Start::resume(&writer, Epoch(1));
     let source = Arc::new(LocalSource);
+    let chores = writer.maintenance();
     let (writer, driver) = RollingWriter::new(writer, start, source, &node, settings, fs);
     let rolls = writer.handle();
     let driver = tokio::spawn(Driver::run(driver));
+    let chores =
+        tokio::spawn(async move { while chores.wait().await && chores.run().await.is_ok() {} });
 
     let threads = AppendThreads::start(1)?;
     let executor = Executor::Threads(threads);
@@ -42,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     for record in rolls.records() {
         println!(
-            "{} at offset {}: ready in {:?}, {:?} of waiting, a gap of {:?} where {:?} is usual",
+            "{} at {}: ready in {:?}, waited {:?}, gap {:?} where {:?} is usual",
             record.to,
             record.end,
             record.prepared_in(),
@@ -53,5 +55,5 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     log.close().await?;
     driver.await?;
-    Ok(())
+    Ok(chores.await?)
 }

@@ -17,17 +17,18 @@ pub(super) enum Kind {
     Tail,
 }
 
-type Future<A> = Pin<Box<dyn std::future::Future<Output = A> + Send>>;
+/// A call that was made.
+pub(super) type Call<A> = Pin<Box<dyn Future<Output = A> + Send>>;
 
-struct Call<A> {
+struct Made<A> {
     kind: Kind,
     ticket: Ticket,
-    future: Future<A>,
+    call: Call<A>,
 }
 
 /// Calls under way.
 pub(super) struct Calls<A> {
-    calls: Vec<Call<A>>,
+    calls: Vec<Made<A>>,
 }
 
 impl<A> Calls<A> {
@@ -35,16 +36,12 @@ impl<A> Calls<A> {
         Self { calls: Vec::new() }
     }
 
-    pub(super) fn begin(&mut self, kind: Kind, ticket: Ticket, future: Future<A>) {
-        self.calls.push(Call {
-            kind,
-            ticket,
-            future,
-        });
+    pub(super) fn begin(&mut self, kind: Kind, ticket: Ticket, call: Call<A>) {
+        self.calls.push(Made { kind, ticket, call });
     }
 
     pub(super) fn count(&self, kind: Kind, ticket: Ticket) -> usize {
-        let same = |call: &&Call<A>| call.kind == kind && call.ticket == ticket;
+        let same = |call: &&Made<A>| call.kind == kind && call.ticket == ticket;
         self.calls.iter().filter(same).count()
     }
 
@@ -54,6 +51,14 @@ impl<A> Calls<A> {
             .retain(|call| call.ticket != ticket || !kinds.contains(&call.kind));
     }
 
+    /// Drops the call about `ticket` that was made first.
+    pub(super) fn drop_oldest(&mut self, kind: Kind, ticket: Ticket) {
+        let same = |call: &Made<A>| call.kind == kind && call.ticket == ticket;
+        if let Some(at) = self.calls.iter().position(same) {
+            self.calls.remove(at);
+        }
+    }
+
     /// The next answer. Never, where no call is under way.
     pub(super) async fn next(&mut self) -> A {
         poll_fn(|context| {
@@ -61,8 +66,8 @@ impl<A> Calls<A> {
                 let Some(call) = self.calls.get_mut(at) else {
                     break;
                 };
-                if let Poll::Ready(answer) = call.future.as_mut().poll(context) {
-                    self.calls.swap_remove(at);
+                if let Poll::Ready(answer) = call.call.as_mut().poll(context) {
+                    self.calls.remove(at);
                     return Poll::Ready(answer);
                 }
             }

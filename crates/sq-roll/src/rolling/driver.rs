@@ -7,15 +7,16 @@ use std::time::Duration;
 use sq_sim::FileSystem;
 use sq_storage::{LogReader, Prepared, Preparer};
 
-use super::calls::{Calls, Kind};
+use super::calls::{Call, Calls, Kind};
 use super::shared::{DriverState, Shared, Work};
 use crate::node::{Turn, lock};
 use crate::{
     Event, PrepareFailure, Request, Seal, SegmentId, SourceError, SuccessorSource, Ticket,
 };
 
-/// How many calls about the same thing are under way at most: one may never be answered.
-const CALLS_AT_ONCE: usize = 2;
+/// How many calls about the same thing are under way at most. One may never be answered, so the oldest
+/// is given up for a further one; one that is only slow has time for so many repeats.
+const CALLS_AT_ONCE: usize = 8;
 
 /// Does what a [`RollingWriter`](super::RollingWriter) wants done behind its appends: prepares
 /// successors, and tells the source of what became of them. [`run`](Self::run) it beside the log; while
@@ -143,12 +144,13 @@ impl<F: FileSystem, S: SuccessorSource> Driver<F, S> {
     fn go_on_preparing(&mut self) {
         let Some(pending) = &self.pending else { return };
         let (request, ticket) = (pending.request, pending.request.successor);
-        if !pending.is_placed && self.calls.count(Kind::Place, ticket) < CALLS_AT_ONCE {
+        let (is_placed, has_file) = (pending.is_placed, pending.file.is_some());
+        if !is_placed {
             let source = Arc::clone(&self.source);
             let place = async move { Answer::Placed(ticket, source.prepare(request).await) };
-            self.calls.begin(Kind::Place, ticket, Box::pin(place));
+            self.repeat(Kind::Place, ticket, Box::pin(place));
         }
-        if pending.file.is_none() && self.calls.count(Kind::File, ticket) == 0 {
+        if !has_file && self.calls.count(Kind::File, ticket) == 0 {
             let preparation = self.preparer.preparation(Some(ticket.segment.0));
             let file = async move { Answer::File(ticket, preparation.run().await) };
             self.calls.begin(Kind::File, ticket, Box::pin(file));
@@ -156,27 +158,31 @@ impl<F: FileSystem, S: SuccessorSource> Driver<F, S> {
     }
 
     fn seal(&mut self, seal: Seal) {
-        if self.calls.count(Kind::Seal, seal.segment) < CALLS_AT_ONCE {
-            let (source, shared) = (Arc::clone(&self.source), Arc::clone(&self.shared));
-            let call = async move {
-                let done = until_done(&shared, || source.sealed(seal)).await;
-                Answer::Sealed(seal.segment, done)
-            };
-            self.calls.begin(Kind::Seal, seal.segment, Box::pin(call));
-        }
+        let (source, shared) = (Arc::clone(&self.source), Arc::clone(&self.shared));
+        let call = async move {
+            let done = until_done(&shared, || source.sealed(seal)).await;
+            Answer::Sealed(seal.segment, done)
+        };
+        self.repeat(Kind::Seal, seal.segment, Box::pin(call));
     }
 
     fn abandon(&mut self, successor: Ticket) {
         // Or else its placement might be committed behind this.
         self.forget(successor);
-        if self.calls.count(Kind::Abandon, successor) < CALLS_AT_ONCE {
-            let (source, shared) = (Arc::clone(&self.source), Arc::clone(&self.shared));
-            let call = async move {
-                let done = until_done(&shared, || source.abandon(successor)).await;
-                Answer::Abandoned(successor, done)
-            };
-            self.calls.begin(Kind::Abandon, successor, Box::pin(call));
+        let (source, shared) = (Arc::clone(&self.source), Arc::clone(&self.shared));
+        let call = async move {
+            let done = until_done(&shared, || source.abandon(successor)).await;
+            Answer::Abandoned(successor, done)
+        };
+        self.repeat(Kind::Abandon, successor, Box::pin(call));
+    }
+
+    /// Makes a call, beside those about the same thing that were not answered yet.
+    fn repeat(&mut self, kind: Kind, ticket: Ticket, call: Call<Answer<F>>) {
+        if self.calls.count(kind, ticket) >= CALLS_AT_ONCE {
+            self.calls.drop_oldest(kind, ticket);
         }
+        self.calls.begin(kind, ticket, call);
     }
 
     fn forget(&mut self, successor: Ticket) {

@@ -23,7 +23,12 @@ impl<F: FileSystem> Clone for RollHandle<F> {
 
 impl<F: FileSystem> std::fmt::Debug for RollHandle<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RollHandle").finish_non_exhaustive()
+        let core = lock(&self.shared.core);
+        f.debug_struct("RollHandle")
+            .field("roll", &core.roll)
+            .field("switch", &core.switch)
+            .field("driver", &core.driver)
+            .finish_non_exhaustive()
     }
 }
 

@@ -32,6 +32,10 @@ use shared::{DriverState, Shared, Stall};
 /// the segment is at its hard limit, or takes no further write since one failed, and no successor is
 /// ready: for at most [`RollSettings::longest_wait`], and then it has appended nothing.
 ///
+/// What a roll leaves to be done for the files is the writer's
+/// [`Maintenance`](sq_storage::Maintenance): have somebody else run that as well
+/// ([`MaintenanceMode::Handed`](sq_storage::MaintenanceMode::Handed)), or an append does it.
+///
 /// A write or sync that fails is made again on the successor, at the same offsets. It is an error only
 /// where there is none in time, or where several files in a row fail.
 ///
@@ -190,17 +194,17 @@ impl<F: FileSystem> RollingWriter<F> {
         let Some(switch) = lock(&self.shared.core).switch.clone() else {
             return;
         };
+        let segment = switch.from;
         if self.writer.unsynced_since().is_some() && self.writer.active_segment().is_some() {
-            if self.writer.sync().await.is_err() {
-                let segment = switch.from;
-                self.tell(Event::ReplicaFailed { segment });
-                return;
-            }
-            let end = self.writer.durable_offset();
-            self.tell(Event::Durable {
-                segment: switch.from,
-                end,
-            });
+            // What a failure leaves is seen below.
+            let _ = self.writer.sync().await;
+        }
+        // A sync that was under way when the switch was decided on tells nothing, nor how it ended.
+        let end = self.writer.durable_offset();
+        self.tell(Event::Durable { segment, end });
+        if end < switch.end {
+            self.tell(Event::ReplicaFailed { segment });
+            return;
         }
         let prepared = lock(&self.shared.core).prepared.take();
         if let Some(prepared) = prepared {
@@ -430,7 +434,9 @@ impl<F: FileSystem> Head<F> for RollingWriter<F> {
         Ok(())
     }
 
-    async fn close(self) -> Result<()> {
+    async fn close(mut self) -> Result<()> {
+        // What a failed sync left in memory may need the driver to find it a place.
+        let synced = self.sync().await;
         let Self {
             writer,
             shared,
@@ -448,7 +454,8 @@ impl<F: FileSystem> Head<F> for RollingWriter<F> {
         }
         // Removed by the writer as it closes.
         drop(lock(&shared.core).prepared.take());
-        writer.close().await
+        let closed = writer.close().await;
+        synced.and(closed)
     }
 }
 

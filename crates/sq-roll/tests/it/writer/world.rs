@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,6 +46,8 @@ pub(crate) struct SourceState {
     pub(crate) abandoned: Vec<Ticket>,
     /// Successors that are placed and neither in use nor abandoned, with their predecessors.
     pub(crate) open: BTreeMap<SegmentId, SegmentId>,
+    /// What was asked for and must not be.
+    pub(crate) wrong: Vec<String>,
 }
 
 impl Source {
@@ -87,7 +90,9 @@ impl SuccessorSource for Source {
                 .open
                 .insert(request.successor.segment, request.predecessor);
             let others = state.open.values().filter(|p| **p == request.predecessor);
-            assert_eq!(others.count(), 1, "two successors of one segment");
+            if others.count() != 1 {
+                state.wrong.push(format!("two successors: {request:?}"));
+            }
             Ok(())
         })
     }
@@ -96,10 +101,11 @@ impl SuccessorSource for Source {
         self.commit().await;
         self.with(|state| {
             let again = state.sealed.iter().find(|s| s.segment == seal.segment);
-            assert!(
-                again.is_none_or(|first| *first == seal),
-                "sealed again otherwise"
-            );
+            if again.is_some_and(|first| *first != seal) {
+                state
+                    .wrong
+                    .push(format!("sealed again otherwise: {seal:?}"));
+            }
             state.open.remove(&seal.successor);
             state.sealed.push(seal);
         });
@@ -113,7 +119,9 @@ impl SuccessorSource for Source {
                 .sealed
                 .iter()
                 .any(|s| s.successor == successor.segment);
-            assert!(!used, "a successor that is in use was abandoned");
+            if used {
+                state.wrong.push(format!("abandoned in use: {successor}"));
+            }
             state.open.remove(&successor.segment);
             state.abandoned.push(successor);
         });
@@ -135,12 +143,21 @@ pub(crate) struct World {
 pub(crate) struct Open {
     pub(crate) writer: RollingWriter<Disk>,
     pub(crate) rolls: RollHandle<Disk>,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: Tasks,
 }
 
-impl Drop for Open {
+/// What runs beside a log, for as long as this is there.
+pub(crate) struct Tasks(Vec<JoinHandle<()>>);
+
+impl Drop for Tasks {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Open {
+    pub(crate) fn into_parts(self) -> (RollingWriter<Disk>, Tasks) {
+        (self.writer, self.tasks)
     }
 }
 
@@ -194,7 +211,16 @@ impl World {
 
     pub(crate) async fn open_partition(&self, partition: u32) -> Open {
         let writer = self.open_writer(partition).await.unwrap();
-        let start = Start::resume(&writer, Epoch(1));
+        let mut start = Start::resume(&writer, Epoch(1));
+        // A successor that nothing was written to before a stop is the active one all the same, if the
+        // seal was committed.
+        let is_sealed = |seal: &&Seal| seal.segment.segment == start.active;
+        let successor = self
+            .source
+            .with(|s| s.sealed.iter().find(is_sealed).map(|s| s.successor));
+        if let Some(successor) = successor {
+            start = Start::empty(Epoch(1), successor, start.next);
+        }
         self.drive(writer, start)
     }
 
@@ -213,7 +239,7 @@ impl World {
         Open {
             writer,
             rolls,
-            tasks: vec![tokio::spawn(driver.run()), tokio::spawn(chores)],
+            tasks: Tasks(vec![tokio::spawn(driver.run()), tokio::spawn(chores)]),
         }
     }
 
@@ -228,6 +254,12 @@ impl World {
     pub(crate) async fn pass(&self, time: Duration) {
         self.wait(self.clock.sleep(time)).await;
         self.settle().await;
+    }
+
+    /// The files of successors that are not in use.
+    pub(crate) fn prepared_files(&self) -> Vec<PathBuf> {
+        let is_prepared = |p: &PathBuf| p.extension().is_some_and(|e| e == "prepared");
+        self.fs.files().into_iter().filter(is_prepared).collect()
     }
 
     /// Time passes until something is done.
