@@ -247,7 +247,8 @@ impl<F: FileSystem, S: SuccessorSource> Driver<F, S> {
         // Another that is not wanted any more is removed by being dropped.
         if core.roll.successor() == Some(successor.segment) {
             core.prepared = pending.file;
-            let _ = self.shared.tell(&mut core, Event::Ready { successor });
+            self.shared
+                .tell_between(&mut core, Event::Ready { successor });
         }
     }
 
@@ -290,7 +291,8 @@ impl<F: FileSystem, S: SuccessorSource> Driver<F, S> {
     }
 
     fn tell(&self, event: Event) {
-        let _ = self.shared.tell(&mut lock(&self.shared.core), event);
+        self.shared
+            .tell_between(&mut lock(&self.shared.core), event);
     }
 }
 

@@ -55,14 +55,14 @@ impl<F: FileSystem> RollHandle<F> {
         let segment = self.active();
         {
             let mut core = lock(&self.shared.core);
-            let _ = self.shared.tell(&mut core, Event::SealRequested);
+            self.shared.tell_between(&mut core, Event::SealRequested);
         }
         loop {
             let relief = self.shared.relief.notified();
             {
                 let core = lock(&self.shared.core);
                 let is_over = core.roll.active() != segment
-                    || !core.roll.is_ending()
+                    || !core.roll.is_ending() && core.inbox.is_empty()
                     || core.roll.state() == State::Stopped
                     || core.is_closed;
                 if is_over {
@@ -84,6 +84,7 @@ impl<F: FileSystem> RollHandle<F> {
     }
 
     fn tell(&self, event: Event) {
-        let _ = self.shared.tell(&mut lock(&self.shared.core), event);
+        self.shared
+            .tell_between(&mut lock(&self.shared.core), event);
     }
 }

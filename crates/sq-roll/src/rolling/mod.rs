@@ -50,8 +50,6 @@ pub struct RollingWriter<F: FileSystem> {
     shared: Arc<Shared<F>>,
     /// The machine's active segment has, or had, its file.
     is_begun: bool,
-    /// What the machine gave a place to and is not written yet: bytes, and records.
-    placed: Option<(u64, u64)>,
     /// A write of the active segment failed.
     has_failed: bool,
     closing: CloseOnDrop<F>,
@@ -129,7 +127,6 @@ impl<F: FileSystem> RollingWriter<F> {
             closing: CloseOnDrop(Arc::clone(&shared)),
             shared,
             is_begun,
-            placed: None,
             has_failed: false,
         };
         (writer, driver)
@@ -252,10 +249,13 @@ impl<F: FileSystem> RollingWriter<F> {
 
     /// Takes back what was given a place and not written. Whether there was something.
     fn withdraw(&mut self) -> bool {
-        let Some((bytes, records)) = self.placed.take() else {
+        let mut core = lock(&self.shared.core);
+        let Some((bytes, records)) = core.placed.take() else {
             return false;
         };
-        self.tell(Event::Withdrawn { bytes, records });
+        let withdrawn = Event::Withdrawn { bytes, records };
+        let _ = self.shared.tell(&mut core, withdrawn);
+        self.shared.take_in(&mut core);
         true
     }
 
@@ -279,8 +279,8 @@ impl<F: FileSystem> RollingWriter<F> {
         if count > 0 {
             self.shared
                 .tell(&mut core, Event::Append { bytes, records })?;
-            let before = self.placed.unwrap_or_default();
-            self.placed = Some((before.0 + bytes, before.1 + records));
+            let before = core.placed.unwrap_or_default();
+            core.placed = Some((before.0 + bytes, before.1 + records));
         }
         Ok(count)
     }
@@ -336,14 +336,19 @@ impl<F: FileSystem> RollingWriter<F> {
     /// Writes frames that have a place, and says how many went into one write.
     async fn write(&mut self, frames: &[Append]) -> Result<usize> {
         let count = Head::append(&mut self.writer, frames).await?;
-        let (placed, _) = self.placed.take().unwrap_or_default();
         let (bytes, records) = size(frames.get(count..).unwrap_or_default());
+        let end = self.writer.durable_offset();
+        let mut core = lock(&self.shared.core);
+        let (placed, _) = core.placed.take().unwrap_or_default();
         if records > 0 {
-            self.tell(Event::Withdrawn { bytes, records });
+            let withdrawn = Event::Withdrawn { bytes, records };
+            let _ = self.shared.tell(&mut core, withdrawn);
         }
-        self.tell_durable();
-        self.shared
-            .acknowledged(&mut lock(&self.shared.core), placed - bytes);
+        let segment = core.roll.active();
+        let durable = Event::Durable { segment, end };
+        let _ = self.shared.tell(&mut core, durable);
+        self.shared.acknowledged(&mut core, placed - bytes);
+        self.shared.take_in(&mut core);
         Ok(count)
     }
 

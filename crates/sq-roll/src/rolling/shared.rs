@@ -64,6 +64,10 @@ pub(super) struct Core<F: FileSystem> {
     pub(super) slack: Slack,
     actions: Vec<Action>,
     work: VecDeque<Work>,
+    /// What the machine gave a place to and is not written yet: bytes, and records.
+    pub(super) placed: Option<(u64, u64)>,
+    /// What came meanwhile.
+    pub(super) inbox: Vec<Event>,
     /// The successor's file, for the writer.
     pub(super) prepared: Option<Prepared<F>>,
     /// A switch that was decided on, until the writer has made it.
@@ -95,6 +99,8 @@ impl<F: FileSystem> Shared<F> {
             slack,
             actions: Vec::new(),
             work: VecDeque::new(),
+            placed: None,
+            inbox: Vec::new(),
             prepared: None,
             switch: None,
             draft: Draft::default(),
@@ -158,6 +164,27 @@ impl<F: FileSystem> Shared<F> {
         core.actions = actions;
         self.wake_driver_in_time(core);
         answer
+    }
+
+    /// [`tell`](Self::tell) for whoever is not the writer. A switch is no answer to it while something
+    /// has a place on the old segment that may never be written there: then it is told behind that.
+    pub(super) fn tell_between(&self, core: &mut Core<F>, event: Event) {
+        if core.placed.is_some() {
+            core.inbox.push(event);
+        } else {
+            let _ = self.tell(core, event);
+        }
+    }
+
+    /// Tells the machine what came while something was being written.
+    pub(super) fn take_in(&self, core: &mut Core<F>) {
+        if core.inbox.is_empty() {
+            return;
+        }
+        for event in std::mem::take(&mut core.inbox) {
+            let _ = self.tell(core, event);
+        }
+        self.relief.notify_waiters();
     }
 
     fn see_to(&self, core: &mut Core<F>, mark: Mark, action: Action) {
