@@ -170,7 +170,10 @@ impl Meta {
             .count()
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "the model of it has worlds without one")]
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "the model of it has worlds without one"
+    )]
     pub(crate) fn active(&self) -> Option<u8> {
         Some(small(self.partition().active.segment.id.0))
     }
