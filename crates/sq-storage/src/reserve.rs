@@ -31,6 +31,8 @@ struct Shared {
     path: PathBuf,
     bytes: u64,
     given_back: AtomicBool,
+    /// What is made ahead of its need found no room.
+    is_short: AtomicBool,
     /// When it may be tried again to take it back.
     next_try: Mutex<Option<Instant>>,
 }
@@ -53,6 +55,7 @@ impl Reserve {
             path: path.into(),
             bytes,
             given_back: AtomicBool::new(true),
+            is_short: AtomicBool::new(false),
             next_try: Mutex::new(None),
         }));
         match reserve.fill().await {
@@ -69,6 +72,27 @@ impl Reserve {
     /// Whether the room was given back, because the disk is full.
     pub fn is_given_back(&self) -> bool {
         self.0.given_back.load(Ordering::Acquire)
+    }
+
+    /// Says whether there was room for something that is made ahead of its need. Nobody is refused for
+    /// it yet: what is there already may have room for long.
+    pub(crate) fn note_ahead(&self, is_short: bool) {
+        self.0.is_short.store(is_short, Ordering::Release);
+    }
+
+    /// For whoever can't go on without what was to be made ahead: gives the room back if it is the disk
+    /// that had none for it.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`] if that is so.
+    pub async fn give_back_if_short(&self) -> Result<()> {
+        if !self.0.is_short.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.give_back().await;
+        Err(Error::DiskFull {
+            path: self.0.path.clone(),
+        })
     }
 
     /// Gives the room back. For whoever finds the disk full.

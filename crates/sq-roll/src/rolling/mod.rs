@@ -352,7 +352,13 @@ impl<F: FileSystem> RollingWriter<F> {
         Ok(count)
     }
 
-    fn no_successor(&self) -> Error {
+    /// Why appends can't go on: there is no successor, or the disk has no room for one.
+    async fn no_successor(&self) -> Error {
+        if let Some(reserve) = self.writer.config().reserve.clone()
+            && let Err(full) = reserve.give_back_if_short().await
+        {
+            return full;
+        }
         let path = self.writer.dir().to_path_buf();
         Error::NoSuccessor { path }
     }
@@ -392,7 +398,10 @@ impl<F: FileSystem> Head<F> for RollingWriter<F> {
                 if self.wait(Stall::Ended).await {
                     continue;
                 }
-                return Err(failure.unwrap_or_else(|| self.no_successor()));
+                return Err(match failure {
+                    Some(failure) => failure,
+                    None => self.no_successor().await,
+                });
             }
             if let Err(error) = self.sync_before_switch(first.frame_len() as u64).await {
                 failure = Some(error);
@@ -401,7 +410,7 @@ impl<F: FileSystem> Head<F> for RollingWriter<F> {
             let mut count = match self.place(frames, 1) {
                 Ok(count) => count,
                 Err(Refusal::Backpressure) if self.wait(Stall::Full).await => continue,
-                Err(Refusal::Backpressure) => return Err(self.no_successor()),
+                Err(Refusal::Backpressure) => return Err(self.no_successor().await),
                 Err(refusal) => return Err(self.stopped(refusal)),
             };
             if lock(&self.shared.core).switch.is_some() {
@@ -428,7 +437,10 @@ impl<F: FileSystem> Head<F> for RollingWriter<F> {
         let mut failure = None;
         while self.writer.unsynced_since().is_some() {
             if self.take_over().await? == Condition::Ended && !self.wait(Stall::Ended).await {
-                return Err(failure.unwrap_or_else(|| self.no_successor()));
+                return Err(match failure {
+                    Some(failure) => failure,
+                    None => self.no_successor().await,
+                });
             }
             match self.sync_writer().await {
                 Err(error) if self.active().is_some() => return Err(error),

@@ -18,6 +18,7 @@ use super::segment::SEGMENT_HEADER_LEN;
 use super::state::LogState;
 use super::zeroing::{Held, Zeroing};
 use crate::error::{Error, Result};
+use crate::reserve::Reserve;
 
 /// A write of a whole page leaves the page in the cache, so that the first frame, which shares it,
 /// need not read it back.
@@ -52,6 +53,7 @@ pub struct Preparer<F: FileSystem> {
     pub(super) append_fs: Arc<F>,
     pub(super) backlog: Arc<Backlog>,
     pub(super) state: Arc<LogState>,
+    pub(super) reserve: Option<Reserve>,
 }
 
 impl<F: FileSystem> Preparer<F> {
@@ -72,6 +74,7 @@ impl<F: FileSystem> Preparer<F> {
             fs: Arc::clone(&self.fs),
             append_fs: Arc::clone(&self.append_fs),
             backlog: Arc::clone(&self.backlog),
+            reserve: self.reserve.clone(),
             is_taken: is_segment || !self.backlog.claim(id),
         }
     }
@@ -94,6 +97,8 @@ pub struct Preparation<F: FileSystem> {
     /// Through which the writer writes.
     pub(super) append_fs: Arc<F>,
     pub(super) backlog: Arc<Backlog>,
+    /// Room that is no successor's.
+    pub(super) reserve: Option<Reserve>,
     /// Whether a segment or another preparation has the id.
     pub(super) is_taken: bool,
 }
@@ -127,6 +132,7 @@ impl<F: FileSystem> Preparation<F> {
     ///
     /// # Errors
     /// [`Error::Io`]: the file system's, and `AlreadyExists` where the id is another's.
+    /// [`Error::DiskFull`] while the reserve is given back.
     pub async fn run(mut self) -> Result<Prepared<F>> {
         let path = self.dir.join(file_name(self.id));
         if self.is_taken {
@@ -141,7 +147,8 @@ impl<F: FileSystem> Preparation<F> {
             backlog: Arc::clone(&self.backlog),
             path: Some(path.clone()),
         };
-        match self.make(&path, prepared.zeroed.bytes()).await {
+        let made = self.make_beside_reserve(&path, prepared.zeroed.bytes());
+        match made.await {
             Ok(file) => prepared.file = Some(file),
             Err(e) => {
                 // Best effort: what stays is removed with the next attempt, or the next opening.
@@ -152,6 +159,18 @@ impl<F: FileSystem> Preparation<F> {
             }
         }
         Ok(prepared)
+    }
+
+    /// Makes the file where there is room beside the reserve: a successor must not use up what was given
+    /// back for others.
+    async fn make_beside_reserve(&self, path: &Path, zeroed: u64) -> Result<Box<dyn FileHandle>> {
+        let Some(reserve) = &self.reserve else {
+            return self.make(path, zeroed).await;
+        };
+        reserve.restore().await?;
+        let made = self.make(path, zeroed).await;
+        reserve.note_ahead(matches!(&made, Err(error) if error.is_out_of_space()));
+        made
     }
 
     async fn make(&self, path: &Path, zeroed: u64) -> Result<Box<dyn FileHandle>> {

@@ -37,6 +37,7 @@ impl<F: FileSystem> WalWriter<F> {
             append_fs: Arc::clone(&self.fs),
             backlog: Arc::clone(&self.backlog),
             state: Arc::clone(&self.state),
+            reserve: self.config.reserve.clone(),
         }
     }
 
@@ -58,7 +59,15 @@ impl<F: FileSystem> WalWriter<F> {
     pub async fn begin(&mut self, id: u64) -> Result<()> {
         self.retire_if_abandoned();
         self.settle_unsynced(true).await?;
-        self.open_segment(id).await
+        let Some(reserve) = self.config.reserve.clone() else {
+            return self.open_segment(id).await;
+        };
+        reserve.restore().await?;
+        let opened = self.open_segment(id).await;
+        if matches!(&opened, Err(error) if error.is_out_of_space()) {
+            reserve.give_back().await;
+        }
+        opened
     }
 
     /// Gives the writer the successor that it goes on in when the active segment is full, or at the
