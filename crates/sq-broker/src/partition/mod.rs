@@ -3,7 +3,7 @@
 //! Appends go through the log's queue, which is bounded in entries and bytes. All that waits there goes
 //! into one write and one sync, so a batch that arrives while the disk is busy shares the next sync
 //! with every other that did. Where it is written it is decided about, too: nobody else knows what is
-//! in flight ([`intake`]). Reads do not go through the queue. A partition that nobody appends to has no
+//! in flight (`intake`). Reads do not go through the queue. A partition that nobody appends to has no
 //! task and no timer.
 
 mod append;
