@@ -1,5 +1,6 @@
 //! A broker as a process of its own.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -25,11 +26,33 @@ pub(crate) struct Broker {
 impl Broker {
     /// Starts `sq` on a data directory, and waits until it answers `ApiVersions`.
     pub(crate) fn start(sq: &Path, data_dir: &Path) -> Result<Self> {
+        let mut command = Command::new(sq);
+        command.env("SQ_LOG", "warn");
+        Self::start_as(command, sq, data_dir)
+    }
+
+    /// Starts one with settings, and what it logs about its rolls in a file.
+    pub(crate) fn start_rolling(
+        sq: &Path,
+        data_dir: &Path,
+        config: &Path,
+        log: File,
+    ) -> Result<Self> {
+        let mut command = Command::new(sq);
+        command.env("SQ_LOG", "warn,sq_roll=info").stderr(log);
+        command.args(["serve", "--unsafe-test-settings", "--config"]);
+        command.arg(config);
+        Self::start_as(command, sq, data_dir)
+    }
+
+    fn start_as(mut command: Command, sq: &Path, data_dir: &Path) -> Result<Self> {
         let begun = now();
-        let mut process = Command::new(sq)
-            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        if command.get_args().next().is_none() {
+            command.arg("serve");
+        }
+        let mut process = command
+            .args(["--listen", "127.0.0.1:0", "--data-dir"])
             .arg(data_dir)
-            .env("SQ_LOG", "warn")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

@@ -10,6 +10,7 @@ mod floor;
 mod librdkafka;
 mod machine;
 mod produce;
+mod roll;
 mod run;
 mod stats;
 mod table;
@@ -35,6 +36,8 @@ enum Command {
     Produce(produce::Args),
     /// A broker's fetch path.
     Fetch(fetch::Args),
+    /// A broker's segment rolls, as its clients see them.
+    Roll(roll::Args),
     /// A log beside the disk's own speed and beside other logs.
     Wal(wal::Args),
     /// A log that is written by a process of its own, to be killed.
@@ -49,6 +52,7 @@ fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Produce(args) => produce::run(&args),
         Command::Fetch(args) => fetch::run(&args),
+        Command::Roll(args) => roll::run(&args),
         Command::Wal(args) => wal::run(&args),
         Command::Fill(args) => wal::fill(&args),
         Command::Tail(args) => tail::run(&args),

@@ -23,6 +23,8 @@ pub(crate) enum Unit {
     Milliseconds,
     Microseconds,
     Mebibytes,
+    /// How many.
+    Count,
 }
 
 /// One line: a figure, what it is measured against, and what it should be.
@@ -213,6 +215,7 @@ pub(crate) fn write(value: f64, unit: Unit) -> String {
         Unit::Milliseconds => format!("{value:.1} ms"),
         Unit::Microseconds => format!("{} us", grouped(value)),
         Unit::Mebibytes => format!("{value:.1} MiB"),
+        Unit::Count => grouped(value),
     }
 }
 

@@ -63,8 +63,13 @@
 //! whoever drives a [`Roll`] hands it [`Slack::limits`] with [`Roll::set_limits`] before an append,
 //! and asks [`Preparations`] before it does what [`Action::Request`] says.
 //!
+//! # A log that rolls so
+//! [`RollingWriter`] is a [`Head`](sq_storage::log::Head) of sq-storage's log that goes by all of that, with
+//! a [`Driver`] beside it. Where a broker's metadata plug in is a [`SuccessorSource`]; [`LocalSource`] is for
+//! a log of files and nothing else. `examples/embed.rs` is a program that has one.
+//!
 //! # What it is not
-//! Not a log: it moves no byte. Not a consensus protocol: who leads, in which epoch, and what a
+//! Not a consensus protocol: who leads, in which epoch, and what a
 //! failover keeps is decided by a metadata log that applies five commands under guards. What the
 //! leader owes it is kept here:
 //! 1. a segment is written in one epoch, and a deposed leader stops ([`Event::Fenced`]; a replica's
@@ -86,7 +91,8 @@
 //! `tests/it/model/` explores this very code, exhaustively within bounds, with a model of replicas, of
 //! the metadata's guards and of failover, where whatever is sent may arrive late, twice or never, and
 //! brokers crash. `cargo test -p sq-roll -- --nocapture` prints how many states that were. Each guard is
-//! taken away once, to show that the search notices.
+//! taken away once, to show that the search notices. `tests/it/writer/` runs the writer on a simulated disk
+//! in virtual time: what a roll costs, exactly, and random failures of everything around it.
 
 #[cfg(feature = "mutants")]
 pub mod mutants;

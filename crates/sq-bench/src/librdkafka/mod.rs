@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::DeliveryResult;
+use rdkafka::message::{DeliveryResult, Message as _};
 use rdkafka::producer::{
     BaseProducer, BaseRecord, DefaultProducerContext, Producer as _, ProducerContext,
     ThreadedProducer,
@@ -25,7 +25,7 @@ use crate::time::now;
 use many::Messages;
 
 /// How long an answer is waited for before a run counts as failed.
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// How long a producer with a full queue rests. The library's own polling would spin instead: it
 /// rounds less than a millisecond down to nothing.
@@ -73,7 +73,7 @@ pub(crate) struct Transfer {
     pub(crate) took: Duration,
 }
 
-fn config(bootstrap: &str) -> ClientConfig {
+pub(crate) fn config(bootstrap: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", bootstrap);
     config.set("socket.nagle.disable", "true");
@@ -173,6 +173,38 @@ pub(crate) fn batched(
         bytes: records * value.len() as u64,
         took,
     })
+}
+
+/// When each record of partition 0 below offset `end` came to a consumer that is at the tail. `end` can
+/// be set to less once it is known to be.
+pub(crate) fn arrivals(bootstrap: &str, topic: &str, end: &AtomicU64) -> Result<Vec<Instant>> {
+    let consumer: BaseConsumer = config(bootstrap)
+        .set("group.id", "unused")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("fetch.wait.max.ms", "500")
+        .create()?;
+    let mut assignment = TopicPartitionList::new();
+    assignment.add_partition_offset(topic, 0, Offset::Beginning)?;
+    consumer.assign(&assignment)?;
+    let mut arrived = Vec::new();
+    let mut last = now();
+    while (arrived.len() as u64) < end.load(Ordering::Relaxed) {
+        let polled = consumer.poll(Duration::from_millis(100));
+        let at = now();
+        ensure!(at.duration_since(last) < PATIENCE, "nothing came");
+        let Some(message) = polled else { continue };
+        let message = message?;
+        last = at;
+        ensure!(
+            usize::try_from(message.offset())? == arrived.len(),
+            "offset {} came where {} was to",
+            message.offset(),
+            arrived.len()
+        );
+        arrived.push(at);
+    }
+    Ok(arrived)
 }
 
 /// Reads partition 0 from `from` on, until it has had the record before offset `end`. The time runs

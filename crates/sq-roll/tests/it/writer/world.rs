@@ -86,6 +86,11 @@ impl SuccessorSource for Source {
             if let Some(failure) = state.failures.pop() {
                 return Err(failure);
             }
+            if state.abandoned.contains(&request.successor) {
+                state
+                    .wrong
+                    .push(format!("placed behind its abandonment: {request:?}"));
+            }
             state
                 .open
                 .insert(request.successor.segment, request.predecessor);
