@@ -454,6 +454,7 @@ fn on_a_full_disk_topics_can_be_deleted_and_the_broker_closed() {
         append_on(&clock, &kept, 10).await.unwrap();
         let large = broker.topics.create(new_topic("large")).await.unwrap();
         append_on(&clock, &large, 10).await.unwrap();
+        let fresh = broker.topics.create(new_topic("fresh")).await.unwrap();
         assert_eq!(
             fs.read_file("/data/@reserve").unwrap().len() as u64,
             RESERVE
@@ -474,6 +475,10 @@ fn on_a_full_disk_topics_can_be_deleted_and_the_broker_closed() {
         // It was given back when the disk was found full, and what it held is free.
         assert_eq!(held(), 0);
         assert!(fs.free_space().unwrap() >= RESERVE, "{:?}", fs.free_space());
+        // Nor does the first segment of a log that has none.
+        let room = fs.free_space();
+        append_on(&clock, &fresh, 10).await.unwrap_err();
+        assert_eq!(fs.free_space(), room);
         for _ in 0..20 {
             // Long enough for a successor to be tried again, and for the reserve.
             for _ in 0..50 {
@@ -496,7 +501,7 @@ fn on_a_full_disk_topics_can_be_deleted_and_the_broker_closed() {
 
         // A clean stop, and a start.
         broker.close().await;
-        drop((kept, large, broker));
+        drop((kept, large, fresh, broker));
         let broker = begin(fs.clone(), clock.clone()).await;
         let current = broker.topics.current();
         let large = Arc::clone(current.by_name("large").unwrap());
