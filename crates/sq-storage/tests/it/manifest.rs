@@ -4,7 +4,7 @@ use sq_sim::{Effect, Fault, OpKind};
 use sq_storage::wal::manifest::ManifestContent;
 
 use crate::oracle::Oracle;
-use crate::support::{DIR, Machine, block_on, segment, value};
+use crate::support::{DIR, Machine, Writer, block_on, segment, value};
 
 /// The same manifest as version 1 wrote it.
 fn as_version_1(manifest: &[u8]) -> Vec<u8> {
@@ -23,15 +23,21 @@ fn as_version_1(manifest: &[u8]) -> Vec<u8> {
     old
 }
 
+/// A log of several segments, and what it holds.
+async fn rolled() -> (Machine, Writer, Oracle) {
+    let machine = Machine::new(51).with_segment_bytes(900);
+    let mut oracle = Oracle::default();
+    let mut log = machine.open().await;
+    for n in 0..12 {
+        oracle.append(&mut log, value(n)).await.unwrap();
+    }
+    (machine, log, oracle)
+}
+
 #[test]
 fn a_manifest_of_version_1_is_believed_and_written_anew() {
     block_on(async {
-        let machine = Machine::new(51).with_segment_bytes(900);
-        let mut oracle = Oracle::default();
-        let mut log = machine.open().await;
-        for n in 0..12 {
-            oracle.append(&mut log, value(n)).await.unwrap();
-        }
+        let (machine, log, mut oracle) = rolled().await;
         drop(log);
         let path = format!("{DIR}/manifest");
         let new = machine.fs.read_file(&path).unwrap();
@@ -99,12 +105,7 @@ fn a_bit_that_is_lost_when_a_torn_manifest_is_read_again_does_not_bring_purged_r
     // the second reading. A bit that got lost on the way then, in the line that said where the log
     // starts, brought back what had been purged.
     block_on(async {
-        let machine = Machine::new(51).with_segment_bytes(900);
-        let mut oracle = Oracle::default();
-        let mut log = machine.open().await;
-        for n in 0..12 {
-            oracle.append(&mut log, value(n)).await.unwrap();
-        }
+        let (machine, mut log, mut oracle) = rolled().await;
         oracle.purge_to(&mut log, 1).await.unwrap();
         drop(log);
         let path = format!("{DIR}/manifest");

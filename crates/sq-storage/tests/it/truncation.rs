@@ -550,14 +550,9 @@ fn a_name_that_was_given_away_is_not_used_again() {
         let machine = machine(505);
         let mut oracle = Oracle::default();
         let mut log = begin(&machine, &mut oracle).await;
-        let bases: Vec<_> = log
-            .reader()
-            .segments()
-            .iter()
-            .map(|s| s.base_offset)
-            .collect();
-        let old = segment(bases[1]);
-        oracle.truncate_from(&mut log, bases[1]).await.unwrap();
+        let base = log.reader().segments()[1].base_offset;
+        let old = segment(base);
+        oracle.truncate_from(&mut log, base).await.unwrap();
         let removal = log.removal();
         removal.run().await.unwrap();
         assert!(!machine.segments().contains(&old));
