@@ -1,4 +1,4 @@
-//! Memory for large reads, used again.
+//! Memory for large reads and for direct writes, used again.
 //!
 //! A new buffer of megabytes is memory that the system gives page by page as it is written, cleared
 //! before, and takes back when it is freed. For a reader of the page cache that came to as much as all
@@ -13,13 +13,13 @@ use bytes::Bytes;
 /// Reads below this have memory of their own; an allocator has that at hand.
 pub(super) const LEAST_LEN: usize = 128 << 10;
 
-/// Bytes that are kept for the next reads, at most.
+/// Bytes that are kept for those who come next, at most.
 const MAX_KEPT_LEN: usize = 32 << 20;
 
 /// How many times as long as what is asked for a buffer may be that is taken for it.
 const MAX_WASTE: usize = 2;
 
-/// What no read holds at the moment, the longest unused first.
+/// What nobody holds at the moment, the longest unused first.
 static KEPT: Mutex<Kept> = Mutex::new(Kept {
     buffers: VecDeque::new(),
     len: 0,
@@ -31,10 +31,10 @@ struct Kept {
     len: usize,
 }
 
-/// A buffer to read into. Dropped, also as [`Bytes`], it is kept for the next read.
+/// A buffer to read into or to write from. Dropped, also as [`Bytes`], it is kept for the next one.
 #[derive(Debug)]
 pub(super) struct Buffer {
-    /// All of it has a value, of zeros or of the read before.
+    /// All of it has a value, of zeros or of whoever had it before.
     bytes: Vec<u8>,
     /// How much of it is what was read.
     filled: usize,
@@ -79,8 +79,7 @@ impl Kept {
     /// The shortest buffer that `len` bytes go into and do not waste, of several the one used last: some of
     /// it may be in the processor's caches still.
     fn take(&mut self, len: usize) -> Option<Vec<u8>> {
-        let fits =
-            |buffer: &Vec<u8>| (len..=len.saturating_mul(MAX_WASTE)).contains(&buffer.capacity());
+        let fits = |buffer: &Vec<u8>| (len..=len.saturating_mul(MAX_WASTE)).contains(&buffer.len());
         let candidates = self.buffers.iter().enumerate().rev();
         let (at, _) = candidates
             .filter(|(_, buffer)| fits(buffer))

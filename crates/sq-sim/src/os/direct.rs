@@ -57,7 +57,6 @@ impl Direct {
         let len: usize = data.iter().map(Bytes::len).sum();
         let before = usize::try_from(offset % PAGE as u64).unwrap_or(0);
         if len == 0 || !(before + len).is_multiple_of(PAGE) {
-            self.forget();
             return Ok(false);
         }
         let Some(fd) = self.fd(&file) else {
@@ -67,15 +66,15 @@ impl Direct {
         let mut buffer = Buffer::with_room((before + len + PAGE).next_power_of_two())?;
         let room = buffer.room();
         let skipped = room.as_ptr().align_offset(PAGE);
-        let room = room.get_mut(skipped..).unwrap_or_default();
-        let pages = room.get_mut(..before + len).unwrap_or_default();
+        let aligned = room.get_mut(skipped..).unwrap_or_default();
+        let Some((pages, _)) = aligned.split_at_mut_checked(before + len) else {
+            return Ok(false);
+        };
         let start = offset - before as u64;
-        if let Some(head) = pages.get_mut(..before) {
-            last.read(&file, start, head)?;
-        }
-        let mut rest = pages.get_mut(before..).unwrap_or_default();
+        let (head, mut rest) = pages.split_at_mut(before);
+        last.read(&file, start, head)?;
         for part in data {
-            let (to, behind) = rest.split_at_mut_checked(part.len()).unwrap_or_default();
+            let (to, behind) = rest.split_at_mut(part.len());
             to.copy_from_slice(part);
             rest = behind;
         }
@@ -134,4 +133,54 @@ fn write_pages(fd: &OwnedFd, mut start: u64, mut pages: &[u8]) -> io::Result<boo
         start += whole as u64;
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(byte: u8, len: usize) -> [Bytes; 1] {
+        [Bytes::from(vec![byte; len])]
+    }
+
+    /// Were all writes buffered, nothing but the time would tell.
+    #[test]
+    fn what_ends_with_a_page_is_written_directly_whatever_the_file_is_called() {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, new) = (dir.path().join("a"), dir.path().join("b"));
+        let file = calls::open(&old, OFlags::RDWR | OFlags::CREATE).unwrap();
+        calls::rename(&old, &new).unwrap();
+        let direct = Direct::default();
+        let takes_it = direct.fd(&file).is_some();
+        for (byte, offset) in [(1, 0), (2, 100_u16)] {
+            let data = of(byte, PAGE - usize::from(offset));
+            let written = direct.write(&file, offset.into(), &data);
+            assert_eq!(written.unwrap(), takes_it);
+        }
+        for (offset, len) in [(0, 0), (0, 100), (100, PAGE)] {
+            assert!(!direct.write(&file, offset, &of(3, len)).unwrap());
+        }
+        if takes_it {
+            let content = calls::read(&file, 0, usize::MAX).unwrap();
+            assert_eq!(content, [vec![1; 100], vec![2; PAGE - 100]].concat());
+        }
+    }
+
+    #[test]
+    fn what_a_failed_write_has_left_of_a_page_is_not_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let file = calls::open(&path, OFlags::RDWR | OFlags::CREATE).unwrap();
+        let refuses = calls::open(&path, OFlags::RDONLY).unwrap();
+        let direct = Direct {
+            fd: OnceLock::from(Some(refuses)),
+            last: Mutex::new(LastPage {
+                start: 0,
+                bytes: vec![1; PAGE],
+            }),
+        };
+        let failed = direct.write(&file, 100, &of(2, PAGE - 100));
+        assert!(failed.is_err());
+        assert!(direct.last().bytes.is_empty());
+    }
 }
