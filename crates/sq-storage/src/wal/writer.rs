@@ -1,7 +1,9 @@
 //! The writer of a partition's log.
 
+mod file;
 mod interval;
 mod layout;
+mod opening;
 mod roll;
 mod switch;
 
@@ -10,33 +12,25 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use sq_sim::{Clock, DurableWriteError, FileHandle, FileSystem, SystemClock};
+use bytes::Bytes;
+use sq_sim::{Clock, FileHandle, FileSystem};
 use tokio::time::Instant;
 
 use interval::Unsynced;
 
 use super::batch::{ActiveSegment, Batch, ClosedSegment, Framed};
-use super::config::{MaintenanceMode, Rotation, WalConfig};
-use super::maintenance::{Backlog, Chore, Maintenance};
+use super::config::{Rotation, WalConfig};
+use super::maintenance::{Backlog, Maintenance};
 use super::prepared::Prepared;
 use super::reader::{LogReader, StoredFrame};
-use super::recovery::{Place, Recovered, RecoveryReport, recover};
+use super::recovery::{Place, RecoveryReport};
 use super::removal::Trash;
-use super::segment::SegmentHeader;
-use super::sidecar::{RecoveryVisitor, SidecarSource};
+use super::sidecar::SidecarSource;
 use super::state::{Extent, LogState, Segment};
 use crate::error::{Error, Result};
 use crate::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
 use crate::record::{Header, Record, encode_record};
-use crate::reserve::is_out_of_space;
 use crate::topic::TopicName;
-
-/// Each write ends at a multiple of this, padded with zeros: a partial page that is not in the cache
-/// would first be read back.
-const PAGE_LEN: usize = 4096;
-
-static ZERO_PAGE: [u8; PAGE_LEN] = [0; PAGE_LEN];
 
 /// The one writer of a partition's log.
 ///
@@ -98,147 +92,6 @@ pub struct WalWriter<F: FileSystem> {
 }
 
 impl<F: FileSystem> WalWriter<F> {
-    /// Recovers what is on disk, on the system's clock, and continues it. Creates nothing.
-    ///
-    /// # Errors
-    /// [`Error::MissingSegment`], [`Error::SegmentHeader`] and [`Error::Damaged`] where files are
-    /// missing, another's, or contradict each other; nothing is changed then. Other damage is reported
-    /// ([`recovery_report`](Self::recovery_report)) and served around.
-    /// [`Error::Io`] where the file system fails.
-    pub async fn new(
-        fs: Arc<F>,
-        config: WalConfig,
-        topic: TopicName,
-        partition: u32,
-    ) -> Result<Self> {
-        Self::with_clock(fs, config, topic, partition, Arc::new(SystemClock)).await
-    }
-
-    /// [`new`](Self::new) on another clock.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub async fn with_clock(
-        fs: Arc<F>,
-        config: WalConfig,
-        topic: TopicName,
-        partition: u32,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self> {
-        Self::open(fs, config, topic, partition, clock, None).await
-    }
-
-    /// [`with_clock`](Self::with_clock) that brings a layer above back together with the log.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub async fn visited(
-        fs: Arc<F>,
-        config: WalConfig,
-        topic: TopicName,
-        partition: u32,
-        clock: Arc<dyn Clock>,
-        visitor: &mut dyn RecoveryVisitor,
-    ) -> Result<Self> {
-        Self::open(fs, config, topic, partition, clock, Some(visitor)).await
-    }
-
-    async fn open(
-        fs: Arc<F>,
-        config: WalConfig,
-        topic: TopicName,
-        partition: u32,
-        clock: Arc<dyn Clock>,
-        visitor: Option<&mut dyn RecoveryVisitor>,
-    ) -> Result<Self> {
-        let place = Place {
-            dir: config
-                .data_dir
-                .join(topic.as_str())
-                .join(partition.to_string()),
-            header: SegmentHeader::new(&topic, partition),
-        };
-        let recovered = recover(&fs, &config, &place, &*clock, visitor).await?;
-        Ok(Self::continue_from(
-            fs, config, topic, partition, clock, place, recovered,
-        ))
-    }
-
-    fn continue_from(
-        fs: Arc<F>,
-        config: WalConfig,
-        topic: TopicName,
-        partition: u32,
-        clock: Arc<dyn Clock>,
-        place: Place,
-        recovered: Recovered,
-    ) -> Self {
-        let start = recovered.start;
-        let next_offset = recovered.next_offset;
-        let tail_cache = config.tail_cache.clone();
-        let segment_cache = config.segment_cache.clone();
-        let mut writer = Self {
-            segment_base_offset: next_offset,
-            segment_position: 0,
-            segment_opened_at: clock.now(),
-            opened_at: clock.now(),
-            opened_ms: clock.wall_ms(),
-            fs,
-            config,
-            topic,
-            partition,
-            clock,
-            place,
-            active_segment: None,
-            next_offset,
-            segment_age_when_opened: Duration::ZERO,
-            segment: None,
-            told_committed: 0,
-            has_unsynced_write: false,
-            unsynced: Unsynced::default(),
-            write_under_way: false,
-            closed: Vec::new(),
-            armed: None,
-            opens: Opens::Itself,
-            last_attempt: None,
-            leftover_bases: recovered.leftover_bases,
-            has_rolled: false,
-            next_ordinal: recovered.next_ordinal,
-            poisoned_in_a_row: 0,
-            trash: Arc::clone(recovered.manifest.trash()),
-            moved_end: None,
-            backlog: Arc::new(Backlog::new(recovered.manifest)),
-            state: Arc::new(LogState::new(
-                recovered.segments,
-                start,
-                next_offset,
-                tail_cache,
-                segment_cache,
-            )),
-            sidecar_source: None,
-            report: recovered.report,
-        };
-        for (segment, length) in recovered.untrimmed {
-            writer.backlog.push(Chore::Trim { segment, length });
-        }
-        if let Some(retired) = recovered.retired {
-            let cache = writer.config.segment_cache.clone();
-            let segment = Arc::clone(&retired);
-            writer.backlog.push(Chore::WriteIndex(segment, cache));
-            writer.backlog.push(Chore::ListSealed(retired));
-        }
-        if let Some(active) = recovered.active {
-            writer.segment_base_offset = active.segment.name.base_offset;
-            writer.segment_position = active.segment.extent().bytes;
-            writer.segment_age_when_opened = active.age;
-            writer.told_committed = active.told_committed;
-            writer.zero_ahead(&active.segment, writer.segment_position, None);
-            writer.active_segment = Some(active.file);
-            writer.segment = Some(active.segment);
-        }
-        writer
-    }
-
     /// The topic.
     pub fn topic(&self) -> &TopicName {
         &self.topic
@@ -268,13 +121,19 @@ impl<F: FileSystem> WalWriter<F> {
     pub fn active_segment(&self) -> Option<ActiveSegment> {
         // A write that was dropped half-way has ended it.
         let segment = self.segment.as_ref().filter(|_| !self.write_under_way)?;
-        let opened = self.clock.now() - self.segment_opened_at;
         Some(ActiveSegment {
             id: segment.id,
             base_offset: self.segment_base_offset,
             bytes: self.segment_position,
-            age: opened.saturating_add(self.segment_age_when_opened),
+            age: self.segment_age(),
         })
+    }
+
+    /// How old the active segment is.
+    fn segment_age(&self) -> Duration {
+        let now = self.clock.now();
+        let open_for = now.saturating_duration_since(self.segment_opened_at);
+        open_for.saturating_add(self.segment_age_when_opened)
     }
 
     /// The clock that the log goes by.
@@ -485,11 +344,7 @@ impl<F: FileSystem> WalWriter<F> {
         if self.config.rotation == Rotation::External || self.segment_is_empty() {
             return false;
         }
-        let age = self
-            .clock
-            .now()
-            .saturating_duration_since(self.segment_opened_at);
-        age.saturating_add(self.segment_age_when_opened) >= self.config.max_segment_age
+        self.segment_age() >= self.config.max_segment_age
             || !self.has_room(self.segment_position, batch.frame_len())
     }
 
@@ -501,129 +356,6 @@ impl<F: FileSystem> WalWriter<F> {
     fn has_room(&self, position: u64, frame_len: usize) -> bool {
         let len = (frame_len + FRAME_HEADER_LEN) as u64;
         position.saturating_add(len) <= self.config.max_segment_bytes
-    }
-
-    /// Writes buffers of `bytes` bytes at the segment's position, padded to the page, and moves the
-    /// position behind them.
-    async fn write(&mut self, mut buffers: Vec<Bytes>, bytes: u64, sync: bool) -> Result<()> {
-        let (Some(file), Some(segment)) = (&self.active_segment, &self.segment) else {
-            return Ok(());
-        };
-        let position = self.segment_position;
-        let end = position + bytes;
-        let padding = end.next_multiple_of(PAGE_LEN as u64) - end;
-        if let Some(zeros) = usize::try_from(padding)
-            .ok()
-            .and_then(|len| ZERO_PAGE.get(..len))
-            && !zeros.is_empty()
-        {
-            buffers.push(Bytes::from_static(zeros));
-        }
-        self.write_under_way = true;
-        let written = if sync {
-            file.write_and_sync_at(position, &buffers).await
-        } else {
-            file.write_at(position, &buffers)
-                .await
-                .map_err(DurableWriteError::Write)
-        };
-        let path = segment.path.clone();
-        match written {
-            Ok(()) => {
-                self.write_under_way = false;
-                self.has_unsynced_write = !sync;
-                self.segment_position += bytes;
-                Ok(())
-            }
-            Err(DurableWriteError::Write(source)) => {
-                // What was written of it is overwritten by the next frame; cutting it off as well
-                // leaves nothing behind a shorter one.
-                let cut = is_out_of_space(&source) && file.set_len(position).await.is_ok();
-                self.backlog.ahead().cut(position);
-                self.write_under_way = false;
-                if !cut {
-                    self.poison();
-                }
-                Err(Error::Write {
-                    path,
-                    position,
-                    source,
-                })
-            }
-            Err(DurableWriteError::Sync(source)) => {
-                self.write_under_way = false;
-                self.poison();
-                Err(Error::Sync { path, source })
-            }
-        }
-    }
-
-    /// Writes a mark where no frame says yet that the last records are committed. Call it when the
-    /// partition was idle for a moment, so that damage can be told from a tear after a crash. The
-    /// mark is not synced: losing it loses no record.
-    ///
-    /// # Errors
-    /// As for [`append`](Self::append), and with the same consequences for the file.
-    pub async fn mark(&mut self) -> Result<()> {
-        self.write_mark(false).await
-    }
-
-    /// Makes what was written without a sync durable: a mark, or frames.
-    async fn sync_file(&mut self) -> Result<()> {
-        let (Some(file), Some(segment)) = (&self.active_segment, &self.segment) else {
-            return Ok(());
-        };
-        if !self.has_unsynced_write {
-            return Ok(());
-        }
-        self.write_under_way = true;
-        let synced = file.sync_data().await;
-        self.write_under_way = false;
-        let path = segment.path.clone();
-        if let Err(source) = synced {
-            self.poison();
-            return Err(Error::Sync { path, source });
-        }
-        self.has_unsynced_write = false;
-        Ok(())
-    }
-
-    async fn write_mark(&mut self, sync: bool) -> Result<()> {
-        self.retire_if_abandoned();
-        self.sync().await?;
-        let Some(segment) = self.segment.clone() else {
-            return Ok(());
-        };
-        if self.told_committed >= self.next_offset || self.segment_is_empty() {
-            return Ok(());
-        }
-        let header = FrameHeader {
-            segment_id: segment.id,
-            base_offset: self.next_offset,
-            committed_before: self.next_offset,
-            max_timestamp_ms: -1,
-            append_time_ms: self.clock.wall_ms(),
-            record_count: 0,
-            leader_epoch: 0,
-            ordinal: segment.ordinal,
-            kind: FrameKind::Mark,
-        };
-        let end = self.segment_position + FRAME_HEADER_LEN as u64;
-        if !self.backlog.make_way(end).await {
-            self.fill_active();
-            return Ok(());
-        }
-        let mut buffer = BytesMut::with_capacity(FRAME_HEADER_LEN);
-        header
-            .encode(&[], &mut buffer)
-            .map_err(|e| Error::TooLarge {
-                bytes: e.0,
-                limit: u32::MAX as usize,
-            })?;
-        self.write(vec![buffer.freeze()], FRAME_HEADER_LEN as u64, sync)
-            .await?;
-        self.told_committed = self.next_offset;
-        Ok(())
     }
 
     /// Closes the log: everything acknowledged is marked as committed, durably. The segment goes on

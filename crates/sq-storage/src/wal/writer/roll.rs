@@ -8,13 +8,14 @@ use bytes::Bytes;
 use sq_sim::{FileHandle, FileSystem, create_dir_durably};
 
 use super::super::ahead::Zone;
+use super::super::config::MaintenanceMode;
 use super::super::index::Index;
-use super::super::maintenance::MAX_HANDED;
+use super::super::maintenance::{Chore, MAX_HANDED};
 use super::super::segment::{SEGMENT_HEADER_LEN, SegmentName};
 use super::super::sidecar::Sidecar;
 use super::super::state::{Extent, Segment};
 use super::super::zeroing::Held;
-use super::{Chore, ClosedSegment, MaintenanceMode, Opens, WalWriter};
+use super::{ClosedSegment, Opens, WalWriter};
 use crate::error::{Error, Result};
 
 impl<F: FileSystem> WalWriter<F> {
