@@ -81,7 +81,8 @@
 //! What somebody else makes of the records, a broker of its producers say, comes back together with the
 //! log: a [`Sidecar`] is kept beside each sealed segment
 //! ([`WalWriter::set_sidecar_source`]), and [`WalWriter::visited`] shows a [`RecoveryVisitor`] the newest
-//! good one and then the frames behind it, which opening reads anyway.
+//! good one and then the frames behind it, which opening reads anyway. That of the last segment that was
+//! purged is kept until there is a newer one.
 //!
 //! # How that is tested
 //! On [`InMemoryFileSystem`](sq_sim::InMemoryFileSystem), whose crate docs list the faults. Crashes come

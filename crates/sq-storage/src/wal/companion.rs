@@ -65,7 +65,12 @@ impl Companion {
         dir: &Path,
         name: &SegmentName,
     ) -> Option<Bytes> {
-        let file = fs.open_read_only(&self.path(dir, name)).await.ok()?;
+        self.read_at(fs, &self.path(dir, name)).await
+    }
+
+    /// [`read`](Self::read) of a companion that is at a path. Takes memory for no more than the file holds.
+    pub(super) async fn read_at<F: FileSystem>(self, fs: &F, path: &Path) -> Option<Bytes> {
+        let file = fs.open_read_only(path).await.ok()?;
         let len = usize::try_from(file.len().await.ok()?).ok()?;
         if len > self.max_len() {
             return None;

@@ -247,7 +247,7 @@ impl Manifest {
         let written = rewrite.finish().await;
         self.rewrite = None;
         let written = written?;
-        self.trash.condemn(&self.dir, &content.removed);
+        self.trash.condemn(&self.dir, &content);
         self.known = content;
         self.is_uncommitted = false;
         Ok(written)

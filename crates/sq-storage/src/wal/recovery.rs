@@ -30,7 +30,7 @@ use super::replay::Replay;
 use super::rewrite::rewrite;
 use super::scan::{Run, Runs, Scope, Stop, walk_runs};
 use super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentHeaderError, SegmentName};
-use super::sidecar::RecoveryVisitor;
+use super::sidecar::{self, RecoveryVisitor};
 use super::state::{Extent, Segment};
 use crate::error::{DamageReason, Error, Result};
 use crate::frame::{FRAME_HEADER_LEN, FrameHeader, SEGMENT_ID_POSITION};
@@ -284,6 +284,7 @@ pub(super) async fn recover<F: FileSystem>(
     if let Some(replay) = replay.take() {
         replay.finish(fs, place, &chain, &names).await?;
     }
+    keep_last_sidecar(fs, place, &names, &found).await;
     report.unacknowledged_tail = chain.links.last().and_then(|l| l.tail.clone());
     report.damage = chain
         .links
@@ -454,7 +455,7 @@ async fn scan<F: FileSystem>(
     replay: &mut Option<Replay<'_>>,
 ) -> Result<()> {
     if let Some(replay) = replay {
-        replay.before(fs, place, found, candidate).await;
+        replay.before(fs, place, candidate).await;
     }
     let path = candidate.found_at();
     let file = fs.open(path).await.map_err(Error::io("open", path))?;
@@ -685,6 +686,27 @@ async fn make_durable<F: FileSystem>(
     Ok(())
 }
 
+/// Has the sidecar of the last segment that was purged outlive it, where the removal did not come to that.
+async fn keep_last_sidecar<F: FileSystem>(
+    fs: &F,
+    place: &Place,
+    names: &[(OsString, u64)],
+    found: &ManifestContent,
+) {
+    let Some((entry, end_offset)) = found.last_purged() else {
+        return;
+    };
+    let path = Companion::Sidecar.path(&place.dir, &entry.name);
+    if !names.iter().any(|(name, _)| path.file_name() == Some(name)) {
+        return;
+    }
+    let kept = sidecar::keep(fs, &path, entry.id, end_offset).await;
+    // Before the manifest can forget the segment.
+    if let Err(error) = kept.and(fs.sync_dir(&place.dir).await) {
+        tracing::warn!(%error, "sidecar not kept");
+    }
+}
+
 /// Turns the chain into what the writer works with.
 async fn settle<F: FileSystem>(
     fs: &F,
@@ -867,9 +889,9 @@ async fn remove_prepared<F: FileSystem>(
 }
 
 /// Removes what earlier attempts left: manifests that were never completed, companions of segments that
-/// are gone, and segments without a record, once the manifest durably says that they have none: a name whose removal was not durable comes
-/// back at a power loss, and must not be taken for more than it was. A failure costs nothing but the
-/// leftover.
+/// are gone, and segments without a record, once the manifest durably says that they have none: a name
+/// whose removal was not durable comes back at a power loss, and must not be taken for more than it was. A
+/// failure costs nothing but the leftover.
 async fn remove_leftovers<F: FileSystem>(
     fs: &Arc<F>,
     place: &Place,

@@ -12,8 +12,9 @@ use std::time::Duration;
 use sq_sim::{Clock, FileSystem};
 
 use super::companion::Companion;
-use super::manifest::ManifestEntry;
+use super::manifest::{ManifestContent, ManifestEntry};
 use super::segment::SegmentName;
+use super::sidecar;
 use super::state::lock;
 use crate::error::{Error, Result};
 
@@ -87,6 +88,8 @@ struct TrashState {
 struct Condemned {
     path: PathBuf,
     id: Option<u64>,
+    /// Its sidecar is kept, if it is that of this end.
+    keeps: Option<u64>,
 }
 
 impl Trash {
@@ -99,6 +102,8 @@ impl Trash {
             let condemned = |(path, id): &(PathBuf, Option<u64>)| Condemned {
                 path: path.clone(),
                 id: *id,
+                // Opening has done that.
+                keeps: None,
             };
             state.waiting = files.iter().map(condemned).collect();
             let there: HashSet<_> = files.iter().filter_map(|(_, id)| *id).collect();
@@ -130,7 +135,8 @@ impl Trash {
     }
 
     /// The manifest durably says that these are removed: their files may go.
-    pub(super) fn condemn(&self, dir: &Path, removed: &[ManifestEntry]) {
+    pub(super) fn condemn(&self, dir: &Path, manifest: &ManifestContent) {
+        let (removed, last) = (&manifest.removed, manifest.last_purged());
         let mut state = lock(&self.state);
         for entry in removed {
             let known = state.waiting.iter().any(|c| c.id == Some(entry.id));
@@ -138,6 +144,7 @@ impl Trash {
                 state.waiting.push_back(Condemned {
                     path: dir.join(entry.name.file_name()),
                     id: Some(entry.id),
+                    keeps: last.filter(|(e, _)| e.id == entry.id).map(|(_, end)| end),
                 });
             }
         }
@@ -195,12 +202,7 @@ impl Trash {
             if self.has_ended() {
                 break;
             }
-            let mut done = unlink(fs, path).await;
-            for companion in Companion::ALL {
-                let path = path.with_extension(companion.extension());
-                done = done.and(unlink(fs, &path).await);
-            }
-            match done {
+            match condemned.remove(fs).await {
                 Ok(()) => removed.push(condemned),
                 Err(e) => failed = failed.or(Some(Error::io("remove", path)(e))),
             }
@@ -210,6 +212,21 @@ impl Trash {
             self.settle(&removed);
         }
         failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Condemned {
+    /// Removes what there is of the segment, but for what is to outlive it.
+    async fn remove<F: FileSystem>(&self, fs: &F) -> io::Result<()> {
+        let beside = |companion: Companion| self.path.with_extension(companion.extension());
+        unlink(fs, &self.path).await?;
+        if let (Some(id), Some(end_offset)) = (self.id, self.keeps) {
+            sidecar::keep(fs, &beside(Companion::Sidecar), id, end_offset).await?;
+        }
+        for companion in Companion::ALL {
+            unlink(fs, &beside(companion)).await?;
+        }
+        Ok(())
     }
 }
 

@@ -23,8 +23,8 @@ use crate::frame::FrameHeader;
 /// A visitor, and what it has seen.
 pub(super) struct Replay<'v> {
     visitor: &'v mut dyn RecoveryVisitor,
-    /// Nothing below it is part of the log.
-    log_start: u64,
+    /// What the manifest said.
+    found: &'v ManifestContent,
     shown: Shown,
 }
 
@@ -60,10 +60,10 @@ struct Missing {
 }
 
 impl<'v> Replay<'v> {
-    pub(super) fn new(visitor: &'v mut dyn RecoveryVisitor, found: &ManifestContent) -> Self {
+    pub(super) fn new(visitor: &'v mut dyn RecoveryVisitor, found: &'v ManifestContent) -> Self {
         Self {
             visitor,
-            log_start: found.log_start.map_or(0, |start| start.offset),
+            found,
             shown: Shown::Nothing,
         }
     }
@@ -73,24 +73,25 @@ impl<'v> Replay<'v> {
         &mut self,
         fs: &F,
         place: &Place,
-        found: &ManifestContent,
         candidate: &Candidate,
     ) {
         let base = candidate.name.base_offset;
         let shown = std::mem::replace(&mut self.shown, Shown::Disorder);
         let before = match &shown {
-            Shown::Nothing => newest_sealed(found),
+            Shown::Nothing => newest_sealed(self.found),
             Shown::Live(live) => live.last.map(|(name, id)| (name, id, live.end)),
             Shown::Disorder => return,
         };
-        let mut begins = before.is_none().then_some(None);
-        if let Some((name, id, end)) = before.filter(|(.., end)| *end == base) {
-            let sidecar = sidecar::read(fs, &place.dir, &name, id, end).await;
-            begins = sidecar.map(|sidecar| Some((id, sidecar)));
-        }
+        let begins = match before {
+            None => Some((None, kept(fs, place, self.found, base).await)),
+            Some((name, id, end)) if end == base => {
+                let sidecar = sidecar::read(fs, &place.dir, &name, id, end).await;
+                sidecar.map(|sidecar| (Some(id), Some(sidecar)))
+            }
+            Some(_) => None,
+        };
         let live = match (begins, shown) {
-            (Some(with), _) => {
-                let (began, sidecar) = with.unzip();
+            (Some((began, sidecar)), _) => {
                 let from = self.visitor.begin(sidecar.as_ref());
                 from.map(|from| Live::new(began, from, base))
             }
@@ -120,7 +121,7 @@ impl<'v> Replay<'v> {
 
     /// A frame was read of the segment with this name.
     pub(super) fn see(&mut self, name: SegmentName, seen: &Seen<'_>) {
-        let log_start = self.log_start;
+        let log_start = self.found.start_offset();
         let Shown::Live(live) = &mut self.shown else {
             return;
         };
@@ -184,13 +185,15 @@ impl<'v> Replay<'v> {
                 break;
             }
         }
-        let from = match from {
-            None => {
-                behind = 0;
-                self.visitor.begin(None)
+        if from.is_none() {
+            behind = 0;
+            let first = chain.links.first();
+            let first = first.map_or(self.found.start_offset(), |l| l.candidate.name.base_offset);
+            if let Some(sidecar) = kept(fs, place, self.found, first).await {
+                from = self.visitor.begin(Some(&sidecar));
             }
-            from => from,
-        };
+            from = from.or_else(|| self.visitor.begin(None));
+        }
         let Some(from) = from else { return Ok(None) };
         let mut missing = None;
         let links = chain.links.get(behind..).unwrap_or_default();
@@ -207,7 +210,8 @@ impl<'v> Replay<'v> {
     async fn show<F: FileSystem>(&mut self, fs: &F, link: &Link, from: u64) -> Result<()> {
         let candidate = &link.candidate;
         let (path, end) = (&candidate.path, link.extent.end_offset);
-        if end <= from.max(self.log_start) {
+        let log_start = self.found.start_offset();
+        if end <= from.max(log_start) {
             return Ok(());
         }
         let opened;
@@ -231,7 +235,7 @@ impl<'v> Replay<'v> {
             match walk.next().await.map_err(failed())? {
                 Ok((_, frame)) if frame.header.end_offset() > end => break,
                 Ok((_, frame)) => {
-                    if is_wanted(&frame.header, from, self.log_start) {
+                    if is_wanted(&frame.header, from, log_start) {
                         self.visitor.frame(&frame.into());
                     }
                 }
@@ -307,6 +311,27 @@ fn newest_sealed(found: &ManifestContent) -> Option<(SegmentName, u64, u64)> {
     let sealed = found.entries.iter().filter(counts);
     let sealed = sealed.filter_map(|e| e.seal.map(|s| (e.name, e.id, s.end_offset)));
     sealed.max_by_key(|(.., end)| *end)
+}
+
+/// The sidecar of the last segment that was purged, if the log's first one begins where that ended, and
+/// nothing of it is gone: a layer above that misses frames in between knows less than one that knows none.
+async fn kept<F: FileSystem>(
+    fs: &F,
+    place: &Place,
+    found: &ManifestContent,
+    first: u64,
+) -> Option<Sidecar> {
+    if found.log_start?.offset != first {
+        return None;
+    }
+    if let Some((entry, end)) = found.last_purged().filter(|(_, end)| *end == first) {
+        // Its removal may not have come to that.
+        let sidecar = sidecar::read(fs, &place.dir, &entry.name, entry.id, end).await;
+        if sidecar.is_some() {
+            return sidecar;
+        }
+    }
+    sidecar::read_at_start(fs, &place.dir, first).await
 }
 
 /// The sidecar of a segment of the chain, if there is a good one.

@@ -15,11 +15,15 @@
 //!
 //! It is written behind the seal, and durable before the manifest calls the segment sealed. One that is
 //! missing or wrong in any way costs reading the segment.
+//!
+//! What only a purged segment knew is not forgotten with it: the sidecar of the last one becomes
+//! `start.sidecar` once it is durable that the log begins behind it. From then on nothing below its end
+//! offset can change, so it stays right for ever; it is of use while the log begins just there.
 
 use std::io;
 use std::path::Path;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use sq_sim::FileSystem;
 
 use super::companion::Companion;
@@ -28,6 +32,9 @@ use super::segment::SegmentName;
 
 /// What a sidecar starts with: magic, version, zero.
 const SIDECAR_HEADER: [u8; 8] = *b"SQSC\x00\x01\x00\x00";
+
+/// The sidecar of the last segment that was purged.
+const AT_START: &str = "start.sidecar";
 
 /// The bytes in front of the content.
 const CONTENT_POSITION: usize = 24;
@@ -54,20 +61,21 @@ impl Sidecar {
         file.freeze()
     }
 
-    /// The sidecar in a file, if it is that of this segment at this end.
-    fn decode(file: &Bytes, id: u64, end_offset: u64) -> Option<Self> {
+    /// The sidecar in a file, and its segment's id.
+    fn decode(file: &Bytes) -> Option<(u64, Self)> {
         let covered = file.len().checked_sub(CRC_LEN)?;
         let (body, crc) = file.split_at_checked(covered)?;
-        let (head, _) = body.split_at_checked(CONTENT_POSITION)?;
-        let mut expected = BytesMut::with_capacity(CONTENT_POSITION);
-        expected.put_slice(&SIDECAR_HEADER);
-        expected.put_u64(id);
-        expected.put_u64(end_offset);
-        let is_it = head == expected && crc == crc32fast::hash(body).to_be_bytes();
-        is_it.then(|| Self {
+        let (mut head, _) = body.split_at_checked(CONTENT_POSITION)?;
+        let is_whole =
+            head.starts_with(&SIDECAR_HEADER) && crc == crc32fast::hash(body).to_be_bytes();
+        head.advance(SIDECAR_HEADER.len());
+        let (id, end_offset) = (head.get_u64(), head.get_u64());
+        let content = file.slice(CONTENT_POSITION..covered);
+        let sidecar = Self {
             end_offset,
-            content: file.slice(CONTENT_POSITION..covered),
-        })
+            content,
+        };
+        is_whole.then_some((id, sidecar))
     }
 }
 
@@ -79,14 +87,52 @@ pub(super) async fn read<F: FileSystem>(
     id: u64,
     end_offset: u64,
 ) -> Option<Sidecar> {
+    let path = Companion::Sidecar.path(dir, name);
+    read_at(fs, &path, Some(id), end_offset).await
+}
+
+/// Reads the sidecar of the last segment that was purged, if it ended at this offset.
+pub(super) async fn read_at_start<F: FileSystem>(
+    fs: &F,
+    dir: &Path,
+    end_offset: u64,
+) -> Option<Sidecar> {
+    read_at(fs, &dir.join(AT_START), None, end_offset).await
+}
+
+async fn read_at<F: FileSystem>(
+    fs: &F,
+    path: &Path,
+    id: Option<u64>,
+    end_offset: u64,
+) -> Option<Sidecar> {
+    let is_it = |of: u64, sidecar: &Sidecar| {
+        id.is_none_or(|id| id == of) && sidecar.end_offset == end_offset
+    };
     // Twice, as in a walk: a bit may have been lost on the way.
     for _ in 0..2 {
-        let file = Companion::Sidecar.read(fs, dir, name).await?;
-        if let Some(sidecar) = Sidecar::decode(&file, id, end_offset) {
+        let file = Companion::Sidecar.read_at(fs, path).await?;
+        if let Some((of, sidecar)) = Sidecar::decode(&file)
+            && is_it(of, &sidecar)
+        {
             return Some(sidecar);
         }
     }
     None
+}
+
+/// Keeps the sidecar at `path`, if it is that of this segment at its end, as that of the last segment that
+/// was purged. The log must begin there or behind it, durably.
+pub(super) async fn keep<F: FileSystem>(
+    fs: &F,
+    path: &Path,
+    id: u64,
+    end_offset: u64,
+) -> io::Result<()> {
+    match read_at(fs, path, Some(id), end_offset).await {
+        Some(_) => fs.rename(path, &path.with_file_name(AT_START)).await,
+        None => Ok(()),
+    }
 }
 
 /// Writes the sidecar of a segment, and makes it and its name durable.
@@ -191,21 +237,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_sidecar_comes_back_as_it_was_and_for_its_segment_only(
+        fn a_sidecar_comes_back_as_it_was_or_not_at_all(
             id: u64, end_offset: u64, content: Vec<u8>, bit: prop::sample::Index, cut: prop::sample::Index,
         ) {
             let sidecar = Sidecar { end_offset, content: content.into() };
             let file = sidecar.encode(id);
-            let back = Sidecar::decode(&file, id, end_offset);
-            prop_assert_eq!(back.as_ref(), Some(&sidecar));
-            prop_assert_eq!(Sidecar::decode(&file, id ^ 1, end_offset), None);
-            prop_assert_eq!(Sidecar::decode(&file, id, end_offset ^ 1), None);
+            prop_assert_eq!(Sidecar::decode(&file), Some((id, sidecar)));
             let mut flipped = file.to_vec();
             let bit = bit.index(flipped.len() * 8);
             flipped[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(Sidecar::decode(&flipped.into(), id, end_offset), None);
+            prop_assert_eq!(Sidecar::decode(&flipped.into()), None);
             let short = file.slice(..cut.index(file.len()));
-            prop_assert_eq!(Sidecar::decode(&short, id, end_offset), None);
+            prop_assert_eq!(Sidecar::decode(&short), None);
         }
     }
 }

@@ -78,6 +78,19 @@ fn sidecar(base: u64) -> PathBuf {
     segment(base).with_extension("sidecar")
 }
 
+/// The sidecar of the segment that was purged last.
+fn kept() -> PathBuf {
+    format!("{DIR}/start.sidecar").into()
+}
+
+/// The sidecars that there are.
+fn sidecars(machine: &Machine) -> Vec<PathBuf> {
+    let files = machine.fs.files().into_iter();
+    files
+        .filter(|f| f.starts_with(DIR) && f.extension().is_some_and(|e| e == "sidecar"))
+        .collect()
+}
+
 /// The bases of the log's segments.
 fn bases(case: &Case) -> Vec<u64> {
     let segments = case.log.reader().segments();
@@ -89,14 +102,9 @@ fn what_opening_reads_is_all_that_a_layer_above_needs() {
     // A broker read its whole log a second time at each start, for what it knew of its producers.
     block_on(async {
         let machine = machine();
-        let Case { log, oracle, .. } = rolled(&machine).await;
-        let bases: Vec<_> = log
-            .reader()
-            .segments()
-            .iter()
-            .map(|s| s.base_offset)
-            .collect();
-        let newest = *bases.last().unwrap();
+        let case = rolled(&machine).await;
+        let newest = *bases(&case).last().unwrap();
+        let Case { log, oracle, .. } = case;
         drop(log);
         let reads = |machine: &Machine| -> Vec<PathBuf> {
             let trace = machine.fs.take_trace().into_iter();
@@ -262,13 +270,7 @@ fn a_sidecar_goes_with_its_segment() {
         assert!(machine.fs.files().contains(&sidecar(bases[0])));
         case.oracle.purge_to(&mut case.log, bases[2]).await.unwrap();
         case.log.removal().run().await.unwrap();
-        let left = |machine: &Machine| -> Vec<PathBuf> {
-            let files = machine.fs.files().into_iter();
-            files
-                .filter(|f| f.starts_with(DIR) && f.extension().is_some_and(|e| e == "sidecar"))
-                .collect()
-        };
-        assert_eq!(left(&machine), [sidecar(bases[2])]);
+        assert_eq!(sidecars(&machine), [sidecar(bases[2]), kept()]);
         // One whose removal did not survive.
         let stray = sidecar(bases[0]);
         let content = machine.fs.read_file(sidecar(bases[2])).unwrap();
@@ -276,8 +278,101 @@ fn a_sidecar_goes_with_its_segment() {
         let Case { log, oracle, .. } = case;
         drop(log);
         let (case, _) = Case::open(&machine, oracle).await;
-        assert_eq!(left(&machine), [sidecar(bases[2])]);
+        assert_eq!(sidecars(&machine), [sidecar(bases[2]), kept()]);
         drop(case);
+    });
+}
+
+#[test]
+fn what_only_purged_segments_knew_comes_back() {
+    // Retention removed all but the segment that was being written, and with the next restart a broker
+    // forgot every producer that had written to none but those.
+    for all in [false, true] {
+        for stop in Stop::ALL {
+            for operations in 0.. {
+                let machine = machine();
+                let hit = block_on(async {
+                    let mut case = rolled(&machine).await;
+                    let newest = *bases(&case).last().unwrap();
+                    let to = if all { case.oracle.end() } else { newest };
+                    let known = case.layer.lock().unwrap().frames.clone();
+                    machine.fs.crash_after(operations);
+                    let purged = case.oracle.purge_to(&mut case.log, to).await;
+                    let removed = case.log.removal().run().await;
+                    let hit = is_crash(&machine.fs);
+                    assert!(hit || (purged.is_ok() && removed.is_ok()));
+                    machine.fs.crash_after(u64::MAX);
+                    let Case {
+                        log, mut oracle, ..
+                    } = case;
+                    drop(log);
+                    for _ in 0..3 {
+                        stop.strike(&machine.fs);
+                        let (case, layer) = Case::open(&machine, oracle).await;
+                        assert_eq!(layer.frames, known, "{stop:?} after {operations}");
+                        case.log.removal().run().await.unwrap();
+                        // The manifest, written anew, forgets what is gone.
+                        case.log.close().await.unwrap();
+                        oracle = case.oracle;
+                    }
+                    hit
+                });
+                if !hit {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_kept_of_a_purged_segment_makes_way_for_a_newer_one() {
+    block_on(async {
+        let machine = machine();
+        let mut case = rolled(&machine).await;
+        for _ in 0..3 {
+            let known = case.layer.lock().unwrap().frames.clone();
+            let end = case.oracle.end();
+            case.oracle.purge_to(&mut case.log, end).await.unwrap();
+            case.log.removal().run().await.unwrap();
+            assert_eq!(sidecars(&machine), [kept()]);
+            let Case { log, oracle, .. } = case;
+            drop(log);
+            let layer;
+            (case, layer) = Case::open(&machine, oracle).await;
+            assert_eq!(layer.frames, known);
+            let segments = machine.segments().len();
+            while machine.segments().len() < segments + 2 {
+                assert!(case.append().await);
+            }
+        }
+    });
+}
+
+#[test]
+fn what_was_cut_off_is_not_kept_of_a_purged_segment() {
+    // A segment was cut, and what came in its place ended where it had ended: the one's sidecar says
+    // nothing of the other's records.
+    block_on(async {
+        let machine = machine();
+        let mut case = rolled(&machine).await;
+        let end = bases(&case)[1];
+        let done = case.oracle.truncate_from(&mut case.log, end - 1).await;
+        done.unwrap();
+        case.follow();
+        assert!(
+            machine.fs.files().contains(&sidecar(0)),
+            "of the end that is gone"
+        );
+        assert!(case.append().await);
+        case.log.close_active_segment().await.unwrap().unwrap();
+        machine.fs.delete_file(sidecar(end - 1)).unwrap();
+        case.oracle.purge_to(&mut case.log, end).await.unwrap();
+        case.log.removal().run().await.unwrap();
+        let Case { log, oracle, .. } = case;
+        drop(log);
+        let (_, layer) = Case::open(&machine, oracle).await;
+        assert_eq!((layer.began, layer.frames), (None, Vec::new()));
     });
 }
 
@@ -314,10 +409,13 @@ proptest! {
                         case.log.removal().run().await.unwrap();
                     }
                     _ => {
-                        let Case { log, oracle, .. } = case;
+                        let Case { log, oracle, layer } = case;
                         drop(log);
                         Stop::ALL[usize::from(by) % Stop::ALL.len()].strike(&machine.fs);
-                        (case, _) = Case::open(&machine, oracle).await;
+                        let found;
+                        (case, found) = Case::open(&machine, oracle).await;
+                        let known = &layer.lock().unwrap().frames;
+                        assert!(known.ends_with(&found.frames), "what it knows is so");
                     }
                 }
             }

@@ -88,6 +88,17 @@ impl ManifestContent {
         is_purged || base >= self.limit_of(entry.ordinal)
     }
 
+    /// The last segment that was purged, and where it ended, as long as it is listed.
+    pub(in super::super) fn last_purged(&self) -> Option<(ManifestEntry, u64)> {
+        let purged = self.removed.iter().filter_map(|entry| {
+            let end = entry.seal?.end_offset;
+            // What was cut off the log's end says nothing of what came in its place.
+            let counts = end <= self.start_offset() && end <= self.limit_of(entry.ordinal);
+            (counts && !entry.is_empty()).then_some((*entry, end))
+        });
+        purged.max_by_key(|(entry, end)| (*end, entry.ordinal))
+    }
+
     /// Takes in a change of a segment, or a new one; whether that is one of the log.
     pub(in super::super) fn set(&mut self, entry: ManifestEntry) -> bool {
         if self.removed.iter().any(|e| e.id == entry.id) {
