@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use sq_sim::{Effect, Fault, OpKind, SyncFailure};
+use sq_sim::{Effect, Errno, Fault, OpKind, SyncFailure};
 
 use crate::layer::{Layer, SharedLayer, attach};
 use crate::oracle::Oracle;
@@ -351,19 +351,19 @@ fn what_was_kept_of_a_purged_segment_makes_way_for_a_newer_one() {
 
 #[test]
 fn what_was_cut_off_is_not_kept_of_a_purged_segment() {
-    // A segment was cut, and what came in its place ended where it had ended: the one's sidecar says
-    // nothing of the other's records.
+    // A segment was cut and purged, and what came behind it ended where it had ended: the one's sidecar
+    // says nothing of the other's records.
     block_on(async {
         let machine = machine();
         let mut case = rolled(&machine).await;
         let end = bases(&case)[1];
-        let done = case.oracle.truncate_from(&mut case.log, end - 1).await;
-        done.unwrap();
+        let cut = case.oracle.truncate_from(&mut case.log, end - 1).await;
+        cut.unwrap();
+        let first = case.oracle.purge_to(&mut case.log, end - 1).await;
+        first.unwrap();
+        assert!(sidecars(&machine).contains(&sidecar(0)), "of its old end");
+        case.log.removal().run().await.unwrap();
         case.follow();
-        assert!(
-            machine.fs.files().contains(&sidecar(0)),
-            "of the end that is gone"
-        );
         assert!(case.append().await);
         case.log.close_active_segment().await.unwrap().unwrap();
         machine.fs.delete_file(sidecar(end - 1)).unwrap();
@@ -373,6 +373,67 @@ fn what_was_cut_off_is_not_kept_of_a_purged_segment() {
         drop(log);
         let (_, layer) = Case::open(&machine, oracle).await;
         assert_eq!((layer.began, layer.frames), (None, Vec::new()));
+    });
+}
+
+#[test]
+fn a_segment_that_was_cut_off_and_can_not_be_removed_is_not_the_last_that_was_purged() {
+    // Another came in its place, ended where it had ended, was purged and is gone.
+    block_on(async {
+        let machine = machine();
+        let mut case = rolled(&machine).await;
+        let [.., base, end] = bases(&case)[..] else {
+            panic!("too few")
+        };
+        let name = format!("{base:020}.wal");
+        let stays = Fault::new(Effect::Fail(Errno::Io)).on(&[OpKind::RemoveFile]);
+        let stays = stays.path_ends_with(&name).times(u64::MAX);
+        machine.fs.inject(stays);
+        let cut = case.oracle.truncate_from(&mut case.log, base).await;
+        cut.unwrap();
+        assert!(case.log.removal().run().await.is_err());
+        case.follow();
+        while case.log.next_offset() < end {
+            let other = value(case.log.next_offset() + 900);
+            let appended = case.oracle.append(&mut case.log, other).await;
+            appended.unwrap();
+            case.follow();
+        }
+        case.log.close_active_segment().await.unwrap().unwrap();
+        let known = case.layer.lock().unwrap().frames.clone();
+        case.oracle.purge_to(&mut case.log, end).await.unwrap();
+        assert!(case.log.removal().run().await.is_err());
+        let Case {
+            log, mut oracle, ..
+        } = case;
+        // Closed and opened, the manifest forgets what is gone.
+        log.close().await.unwrap();
+        for _ in 0..3 {
+            let (case, layer) = Case::open(&machine, oracle).await;
+            assert_eq!(layer.frames, known);
+            case.log.close().await.unwrap();
+            oracle = case.oracle;
+        }
+    });
+}
+
+#[test]
+fn what_has_a_gap_behind_it_is_not_kept() {
+    // A broker that knows of no batch of a producer takes the next; one that missed some refuses it.
+    block_on(async {
+        let machine = machine();
+        let mut case = rolled(&machine).await;
+        assert!(case.append().await);
+        let newest = *bases(&case).last().unwrap();
+        let to = newest + 1;
+        assert!(to < case.oracle.end());
+        case.oracle.purge_to(&mut case.log, to).await.unwrap();
+        case.log.removal().run().await.unwrap();
+        let Case { log, oracle, .. } = case;
+        drop(log);
+        let (_, layer) = Case::open(&machine, oracle).await;
+        assert_eq!(layer.began, None);
+        assert_eq!(layer.frames.first().map(|(base, ..)| *base), Some(to));
     });
 }
 
