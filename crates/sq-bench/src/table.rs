@@ -117,10 +117,15 @@ impl Target {
             Self::AtLeast(bound) => (value >= bound, bound / value - 1.0),
             Self::AtMost(bound) => (value <= bound, value / bound - 1.0),
         };
-        match (reached, gap.is_finite()) {
-            (true, _) => "reached".to_owned(),
-            (false, true) => format!("missed by {:.0} %", gap * 100.0),
-            (false, false) => "not measured".to_owned(),
+        if reached {
+            "reached".to_owned()
+        } else if gap.is_finite() {
+            format!("missed by {:.0} %", gap * 100.0)
+        } else if value.is_finite() {
+            // There is no share of nothing.
+            "missed".to_owned()
+        } else {
+            "not measured".to_owned()
         }
     }
 }
@@ -247,6 +252,10 @@ mod tests {
         );
         table.push(Row::new("far").judge(418_000.0, Unit::PerSecond, Target::AtLeast(836_000.0)));
         table.push(Row::new("unknown").judge(f64::NAN, Unit::Times, Target::AtLeast(1.0)));
+        let none = Target::AtMost(0.0);
+        table.push(Row::new("none").judge(0.0, Unit::Count, none));
+        table.push(Row::new("some").judge(3.0, Unit::Count, none));
+        table.push(Row::new("stopped").judge(0.0, Unit::PerSecond, Target::AtLeast(1.0)));
         table.push(Row::new("plain").note("no target"));
         let text = table.to_string();
         let line = |name| text.lines().find(|l| l.contains(name)).unwrap().to_owned();
@@ -255,6 +264,10 @@ mod tests {
         assert!(line("far").contains(">= 836,000/s"), "{text}");
         assert!(line("far").contains("missed by 100 %"), "{text}");
         assert!(line("unknown").contains("not measured"), "{text}");
+        // More than none was taken for something that was not measured.
+        assert!(line("none").contains("| reached "), "{text}");
+        assert!(line("some").contains("| missed "), "{text}");
+        assert!(line("stopped").contains("| missed "), "{text}");
         assert!(!line("plain").contains("missed"), "{text}");
         let widths: Vec<_> = text.lines().skip(2).map(|l| l.chars().count()).collect();
         assert!(widths.windows(2).all(|pair| pair[0] == pair[1]), "{text}");
