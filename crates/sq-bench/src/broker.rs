@@ -11,8 +11,28 @@ use anyhow::{Context as _, Result, ensure};
 use kafka_protocol::messages::ApiVersionsRequest;
 
 use crate::machine::Pid;
+use crate::run::Run;
 use crate::time::now;
 use crate::wire::Connection;
+
+/// Which broker is measured, and where its data goes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The broker to run [default: this tree's, built for release].
+    #[arg(long, value_name = "PATH")]
+    sq: Option<PathBuf>,
+    /// Where scratch data goes [default: the build's directory].
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl Args {
+    /// The broker, and a run of so many steps.
+    pub(crate) fn begin(&self, steps: u64) -> Result<(PathBuf, Run)> {
+        let sq = find_sq(self.sq.clone())?;
+        Ok((sq, Run::new(self.dir.clone(), steps)?))
+    }
+}
 
 /// A running broker; killed when dropped.
 #[derive(Debug)]
@@ -27,8 +47,8 @@ impl Broker {
     /// Starts `sq` on a data directory, and waits until it answers `ApiVersions`.
     pub(crate) fn start(sq: &Path, data_dir: &Path) -> Result<Self> {
         let mut command = Command::new(sq);
-        command.env("SQ_LOG", "warn");
-        Self::start_as(command, sq, data_dir)
+        command.arg("serve").env("SQ_LOG", "warn");
+        Self::start_as(command, data_dir)
     }
 
     /// Starts one with settings, and what it logs about its rolls in a file.
@@ -42,21 +62,18 @@ impl Broker {
         command.env("SQ_LOG", "warn,sq_roll=info").stderr(log);
         command.args(["serve", "--unsafe-test-settings", "--config"]);
         command.arg(config);
-        Self::start_as(command, sq, data_dir)
+        Self::start_as(command, data_dir)
     }
 
-    fn start_as(mut command: Command, sq: &Path, data_dir: &Path) -> Result<Self> {
+    fn start_as(mut command: Command, data_dir: &Path) -> Result<Self> {
         let begun = now();
-        if command.get_args().next().is_none() {
-            command.arg("serve");
-        }
         let mut process = command
             .args(["--listen", "127.0.0.1:0", "--data-dir"])
             .arg(data_dir)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .with_context(|| format!("{} can't be started", sq.display()))?;
+            .with_context(|| format!("{} can't be started", command.get_program().display()))?;
         let address = greeting(&mut process);
         let mut broker = Self {
             process,
@@ -108,7 +125,7 @@ fn greeting(process: &mut Child) -> Result<SocketAddr> {
 }
 
 /// The `sq` to measure: the one that was named, or this tree's, built for release.
-pub(crate) fn find_sq(named: Option<PathBuf>) -> Result<PathBuf> {
+fn find_sq(named: Option<PathBuf>) -> Result<PathBuf> {
     if let Some(path) = named {
         return Ok(path);
     }

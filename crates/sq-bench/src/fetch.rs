@@ -1,6 +1,6 @@
 //! `fetch`: a broker's fetch path, for a consumer that catches up with what is in the page cache.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,10 +8,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::pread;
 
 use crate::batch::value;
-use crate::broker::{Broker, find_sq};
+use crate::broker::{self, Broker};
 use crate::librdkafka;
 use crate::machine::Pid;
-use crate::run::Run;
 use crate::stats::{float, median};
 use crate::table::{Row, Table, Target, Unit};
 use crate::time::now;
@@ -26,12 +25,8 @@ const AT_A_TIME: u32 = 8 << 20;
 /// What `fetch` can be told.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The broker to run [default: this tree's, built for release].
-    #[arg(long, value_name = "PATH")]
-    sq: Option<PathBuf>,
-    /// Where scratch data goes [default: the build's directory].
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
+    #[command(flatten)]
+    broker: broker::Args,
     /// Rounds of each.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -56,8 +51,7 @@ struct Round {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let sq = find_sq(args.sq.clone())?;
-    let run = Run::new(args.dir.clone(), 1 + 3 * args.rounds as u64)?;
+    let (sq, run) = args.broker.begin(1 + 3 * args.rounds as u64)?;
     run.step("write what is to be read");
     let data_dir = run.dir().join("data");
     let broker = Broker::start(&sq, &data_dir)?;

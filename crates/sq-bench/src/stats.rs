@@ -35,7 +35,7 @@ impl Latencies {
     }
 }
 
-/// The quantiles of one round, in microseconds.
+/// Quantiles, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Summary {
     pub(crate) p50: f64,
@@ -45,6 +45,18 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
+    /// Of values that are numbers, to the last digit; NaN of none.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().filter(|v| !v.is_nan()).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        Self {
+            p50: quantile(&values, 0.5),
+            p99: quantile(&values, 0.99),
+            p999: quantile(&values, 0.999),
+            max: quantile(&values, 1.0),
+        }
+    }
+
     /// Each quantile's median over the rounds.
     pub(crate) fn median(rounds: &[Self]) -> Self {
         let of = |get: fn(&Self) -> f64| median(rounds.iter().map(get));
@@ -67,6 +79,21 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
         (Some(lower), Some(upper)) => f64::midpoint(lower, upper),
         _ => f64::NAN,
     }
+}
+
+/// The least of some values, in order, that so large a share of them does not exceed. NaN of none.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a rank among some millions"
+)]
+pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted
+        .get(rank.saturating_sub(1))
+        .copied()
+        .unwrap_or(f64::NAN)
 }
 
 /// A count as a number to calculate with.
@@ -94,6 +121,16 @@ mod tests {
         assert!((median([4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
         assert!((median([7.0]) - 7.0).abs() < 1e-9);
         assert!(median([]).is_nan());
+    }
+
+    #[test]
+    fn quantiles_are_values_that_were_there() {
+        let of = Summary::of((1..=1000).rev().map(f64::from).chain([f64::NAN]));
+        let seen = [of.p50, of.p99, of.p999, of.max];
+        for (seen, wanted) in seen.into_iter().zip([500.0, 990.0, 999.0, 1000.0]) {
+            assert!((seen - wanted).abs() < 1e-9, "{of:?}");
+        }
+        assert!(Summary::of([]).p50.is_nan());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use crate::batch::value;
-use crate::broker::{Broker, find_sq};
+use crate::broker::{self, Broker};
 use crate::run::Run;
 use crate::table::Table;
 
@@ -20,12 +20,8 @@ const RECORD_BYTES: usize = 1024;
 /// What `produce` can be told.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The broker to run [default: this tree's, built for release].
-    #[arg(long, value_name = "PATH")]
-    sq: Option<PathBuf>,
-    /// Where scratch data goes [default: the build's directory].
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
+    #[command(flatten)]
+    broker: broker::Args,
     /// What to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Job::Single, Job::Batched, Job::StartUp])]
     jobs: Vec<Job>,
@@ -69,17 +65,17 @@ struct Bench<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let sq = find_sq(args.sq.clone())?;
     let rounds = args.rounds as u64;
     let steps = args.jobs.iter().map(|job| match job {
         Job::Single => 4 * rounds,
         Job::Batched => 5 * rounds,
         Job::StartUp => 2 * rounds + 1,
     });
+    let (sq, run) = args.broker.begin(steps.sum())?;
     let bench = Bench {
-        run: Run::new(args.dir.clone(), steps.sum())?,
         args,
         sq,
+        run,
         value: value(RECORD_BYTES),
     };
     let mut table = Table::new("produce: records of 1 KiB, every acknowledgement synced");

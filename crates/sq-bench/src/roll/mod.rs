@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use crate::broker::{Broker, find_sq};
+use crate::broker::{self, Broker};
 use crate::run::Run;
 use crate::wire::Connection;
 use drive::Load;
@@ -33,12 +33,8 @@ const FRAME_BYTES: u64 = 1160;
 /// What `roll` can be told.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The broker to run [default: this tree's, built for release].
-    #[arg(long, value_name = "PATH")]
-    sq: Option<PathBuf>,
-    /// Where scratch data goes [default: the build's directory].
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
+    #[command(flatten)]
+    broker: broker::Args,
     /// Rolls of each series; a tenth of it where commits take half a second or more.
     #[arg(long, default_value_t = 1_000)]
     rolls: u64,
@@ -70,8 +66,7 @@ impl Mode {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let sq = find_sq(args.sq.clone())?;
-    let run = Run::new(args.dir.clone(), 2 * args.delays.len() as u64)?;
+    let (sq, run) = args.broker.begin(2 * args.delays.len() as u64)?;
     let mut all = Vec::new();
     for &delay in &args.delays {
         for mode in [Mode::Reactive, Mode::Anticipatory] {

@@ -8,8 +8,8 @@ use anyhow::Result;
 use super::Mode;
 use super::drive::Seen;
 use super::records::Roll;
-use super::windows::{Comparison, Quantiles, Windows, compare};
-use crate::stats::{float, median};
+use super::windows::{Comparison, Windows, compare};
+use crate::stats::{Summary, float, median};
 use crate::table::{Row, Table, Target, Unit};
 
 /// One mode with one delay.
@@ -73,9 +73,9 @@ pub(super) fn print(all: &[Series], load: &str, svg: &Path) -> Result<()> {
             series.name(),
             series.seen.acknowledged.len(),
             series.rolls.len(),
-            cell(Quantiles::of(latencies.iter().copied())),
+            cell(Summary::of(latencies.iter().copied())),
             cell(acks.after),
-            cell(Quantiles::of(series.seen.tail_gaps.iter().copied())),
+            cell(Summary::of(series.seen.tail_gaps.iter().copied())),
             cell(tail.after),
             series.seen.errors,
             series.waited(),
@@ -85,6 +85,7 @@ pub(super) fn print(all: &[Series], load: &str, svg: &Path) -> Result<()> {
         judge(&mut table, series, "acknowledgements", acks);
         judge(&mut table, series, "tail gaps", tail);
         judge_crossing(&mut table, series, &latencies);
+        judge_losses(&mut table, series);
     }
     writeln!(out)?;
     crate::run::print(&table, load)?;
@@ -92,8 +93,11 @@ pub(super) fn print(all: &[Series], load: &str, svg: &Path) -> Result<()> {
     Ok(())
 }
 
-fn cell(q: Quantiles) -> String {
-    format!("{:.0} / {:.0} / {:.0} / {:.0}", q.p50, q.p99, q.p999, q.max)
+fn cell(of: Summary) -> String {
+    format!(
+        "{:.0} / {:.0} / {:.0} / {:.0}",
+        of.p50, of.p99, of.p999, of.max
+    )
 }
 
 /// What only one that anticipates has to reach.
@@ -126,8 +130,8 @@ fn judge(table: &mut Table, series: &Series, what: &str, seen: Comparison) {
 /// The record that crosses, against the first after 5 ms of idleness, which costs more without any roll.
 fn judge_crossing(table: &mut Table, series: &Series, latencies: &[f64]) {
     let ends = series.ends();
-    let crossing = Quantiles::of(ends.iter().filter_map(|end| latencies.get(*end).copied()));
-    let idle = Quantiles::of(series.seen.after_idleness.iter().copied());
+    let crossing = Summary::of(ends.iter().filter_map(|end| latencies.get(*end).copied()));
+    let idle = Summary::of(series.seen.after_idleness.iter().copied());
     let us = Unit::Microseconds;
     let row = Row::new(format!(
         "{}: the record that crosses, p50, beside: after 5 ms idle",
@@ -137,12 +141,20 @@ fn judge_crossing(table: &mut Table, series: &Series, latencies: &[f64]) {
     .beside(idle.p50, us)
     .note(format!("max {:.0} us", crossing.max));
     table.push(judged(series, row, crossing.p50 / idle.p50, 1.2));
-    if series.mode == Mode::Anticipatory {
-        let waited = float(series.waited() as u64);
-        let row = Row::new(format!("{}: rolls that made an append wait", series.name()));
-        table.push(
-            row.figure(waited, Unit::Count)
-                .judge(waited, Unit::Count, Target::AtMost(0.0)),
-        );
+}
+
+/// What there must be none of.
+fn judge_losses(table: &mut Table, series: &Series) {
+    if series.mode == Mode::Reactive {
+        return;
+    }
+    let losses = [
+        ("rolls that made an append wait", series.waited() as u64),
+        ("errors", series.seen.errors),
+    ];
+    for (what, count) in losses {
+        let (count, unit) = (float(count), Unit::Count);
+        let row = Row::new(format!("{}: {what}", series.name())).figure(count, unit);
+        table.push(row.judge(count, unit, Target::AtMost(0.0)));
     }
 }

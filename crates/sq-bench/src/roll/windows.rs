@@ -2,56 +2,17 @@
 
 use std::ops::Range;
 
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use rand::seq::IndexedRandom;
+
+use crate::stats::{Summary, quantile};
 
 /// Records of a window.
 pub(super) const WINDOW: usize = 50;
 
 /// How often windows away from rolls are drawn.
 const DRAWS: usize = 400;
-
-/// Quantiles, in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Quantiles {
-    pub(super) p50: f64,
-    pub(super) p99: f64,
-    pub(super) p999: f64,
-    pub(super) max: f64,
-}
-
-impl Quantiles {
-    /// Of values that are numbers; NaN of none.
-    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
-        let mut values: Vec<f64> = values.into_iter().filter(|v| !v.is_nan()).collect();
-        Self::of_vec(&mut values)
-    }
-
-    fn of_vec(values: &mut [f64]) -> Self {
-        values.sort_unstable_by(f64::total_cmp);
-        Self {
-            p50: at(values, 0.5),
-            p99: at(values, 0.99),
-            p999: at(values, 0.999),
-            max: values.last().copied().unwrap_or(f64::NAN),
-        }
-    }
-}
-
-/// The least value that this share of them does not exceed.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "a rank among some millions"
-)]
-pub(super) fn at(sorted: &[f64], share: f64) -> f64 {
-    let rank = (share * sorted.len() as f64).ceil() as usize;
-    sorted
-        .get(rank.saturating_sub(1))
-        .copied()
-        .unwrap_or(f64::NAN)
-}
 
 /// Which records are near a roll.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,11 +45,11 @@ impl Windows {
 }
 
 /// The values after rolls against equally many windows away from them.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Comparison {
-    pub(super) after: Quantiles,
+    pub(super) after: Summary,
     /// The middle of the draws.
-    pub(super) away: Quantiles,
+    pub(super) away: Summary,
     /// What 95 of 100 draws' p99.9 do not exceed.
     pub(super) away_p999_high: f64,
 }
@@ -101,52 +62,34 @@ pub(super) fn compare(values: &[f64], windows: &Windows, seed: u64) -> Compariso
             .iter()
             .copied()
     };
-    let after = Quantiles::of(windows.after.iter().flat_map(of));
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut draws = Vec::new();
-    let mut values_of_one = Vec::new();
-    for _ in 0..DRAWS.min(windows.away.len() * DRAWS) {
-        values_of_one.clear();
-        for _ in &windows.after {
-            let which = rng.random_range(0..windows.away.len());
-            values_of_one.extend(windows.away.get(which).into_iter().flat_map(of));
-        }
-        values_of_one.retain(|v| !v.is_nan());
-        draws.push(Quantiles::of_vec(&mut values_of_one));
-    }
-    let sorted = |get: fn(&Quantiles) -> f64| {
+    let draws: Vec<Summary> = (0..DRAWS)
+        .map(|_| {
+            let drawn = windows.after.iter();
+            let drawn = drawn.filter_map(|_| windows.away.choose(&mut rng));
+            Summary::of(drawn.flat_map(of))
+        })
+        .collect();
+    let at = |get: fn(&Summary) -> f64, share| {
         let mut values: Vec<f64> = draws.iter().map(get).collect();
         values.sort_unstable_by(f64::total_cmp);
-        values
+        quantile(&values, share)
     };
-    let middle = |get| at(&sorted(get), 0.5);
     Comparison {
-        after,
-        away: Quantiles {
-            p50: middle(|q| q.p50),
-            p99: middle(|q| q.p99),
-            p999: middle(|q| q.p999),
-            max: middle(|q| q.max),
+        after: Summary::of(windows.after.iter().flat_map(of)),
+        away: Summary {
+            p50: at(|s| s.p50, 0.5),
+            p99: at(|s| s.p99, 0.5),
+            p999: at(|s| s.p999, 0.5),
+            max: at(|s| s.max, 0.5),
         },
-        away_p999_high: at(&sorted(|q| q.p999), 0.95),
+        away_p999_high: at(|s| s.p999, 0.95),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn approx(a: f64, b: f64) -> bool {
-        (a - b).abs() < 1e-9
-    }
-
-    #[test]
-    fn quantiles_are_values_that_were_there() {
-        let q = Quantiles::of((1..=1000).rev().map(f64::from).chain([f64::NAN]));
-        assert!(approx(q.p50, 500.0) && approx(q.p99, 990.0));
-        assert!(approx(q.p999, 999.0) && approx(q.max, 1000.0));
-        assert!(Quantiles::of([]).p50.is_nan());
-    }
 
     #[test]
     fn windows_keep_away_from_both_ends_of_a_segment() {
