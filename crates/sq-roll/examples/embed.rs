@@ -8,6 +8,7 @@ use sq_storage::log::{AppendThreads, Executor, Log, LogConfig};
 use sq_storage::{MaintenanceMode, TopicName, WalConfig, WalWriter};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;

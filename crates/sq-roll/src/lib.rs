@@ -69,9 +69,8 @@
 //! a log of files and nothing else. `examples/embed.rs` is a program that has one.
 //!
 //! # What it is not
-//! Not a consensus protocol: who leads, in which epoch, and what a
-//! failover keeps is decided by a metadata log that applies five commands under guards. What the
-//! leader owes it is kept here:
+//! Not a consensus protocol: who leads, in which epoch, and what a failover keeps is decided by a
+//! metadata log that applies five commands under guards. What the leader owes it is kept here:
 //! 1. a segment is written in one epoch, and a deposed leader stops ([`Event::Fenced`]; a replica's
 //!    side is [`Fence`]);
 //! 2. an offset is acknowledged when all replicas of its segment have it durable and every earlier

@@ -225,7 +225,10 @@ impl<F: FileSystem, S: SuccessorSource> Driver<F, S> {
                 self.calls.drop_all(&[Kind::Abandon], successor);
                 self.tell_done(Event::Abandoned { successor }, done);
             }
-            Answer::Seen(segment) => self.shared.seen(segment),
+            Answer::Seen(segment) => {
+                let now = self.shared.node.now();
+                lock(&self.shared.core).history.seen(now, segment);
+            }
         }
     }
 

@@ -45,18 +45,19 @@ impl<F: FileSystem> RollHandle<F> {
 
     /// The records of the last rolls, the oldest first.
     pub fn records(&self) -> Vec<Arc<RollRecord>> {
-        self.shared.records()
+        lock(&self.shared.core).history.records()
     }
 
     /// Ends the active segment, however small, if it holds a record: asks for a successor, and returns
     /// when the next append, or [`RollingWriter::settle`](super::RollingWriter::settle), goes there. No
     /// append waits for it.
     pub async fn seal(&self) {
-        let segment = self.active();
-        {
+        let segment = {
             let mut core = lock(&self.shared.core);
+            let segment = core.roll.active();
             self.shared.tell_between(&mut core, Event::SealRequested);
-        }
+            segment
+        };
         loop {
             let relief = self.shared.relief.notified();
             {

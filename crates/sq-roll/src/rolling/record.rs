@@ -1,7 +1,5 @@
 //! What is kept of a roll.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use sq_storage::TopicName;
@@ -51,8 +49,7 @@ pub struct RollRecord {
     /// From the last acknowledgement in the old segment to the first in the new, as a producer gets
     /// them. `None` where there was no earlier one, or no later one before the next roll.
     pub producer_gap: Option<Duration>,
-    /// From that last acknowledgement until somebody that waited for the record behind it was told of it,
-    /// as a reader at the tail is.
+    /// From that last acknowledgement until a reader at the tail has the record behind it to read.
     pub tail_gap: Option<Duration>,
     /// The median time between two acknowledgements, of the last 64 that were not at a roll.
     pub usual_gap: Option<Duration>,
@@ -63,102 +60,24 @@ impl RollRecord {
     pub fn prepared_in(&self) -> Duration {
         self.ready.at.saturating_sub(self.request.at)
     }
-}
 
-/// The times between acknowledgements.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Gaps {
-    last: VecDeque<Duration>,
-}
-
-impl Gaps {
-    const REMEMBERED: usize = 64;
-
-    pub(super) fn push(&mut self, gap: Duration) {
-        if self.last.len() == Self::REMEMBERED {
-            self.last.pop_front();
-        }
-        self.last.push_back(gap);
-    }
-
-    pub(super) fn median(&self) -> Option<Duration> {
-        let mut sorted: Vec<_> = self.last.iter().copied().collect();
-        sorted.sort_unstable();
-        sorted.get(sorted.len().checked_sub(1)? / 2).copied()
-    }
-}
-
-/// What is known so far of the active segment's roll.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Draft {
-    pub(super) soft_mark: Option<Mark>,
-    pub(super) request: Option<Mark>,
-    pub(super) ready: Option<Mark>,
-    /// How long appends waited for it.
-    pub(super) waited: Duration,
-}
-
-/// A roll whose switch is made.
-#[derive(Debug)]
-pub(super) struct Finishing {
-    pub(super) record: RollRecord,
-    /// The last acknowledgement in the old segment.
-    pub(super) last_ack: Option<Duration>,
-    /// A record of the new segment was acknowledged.
-    pub(super) is_acknowledged: bool,
-    /// And somebody that waited for it was told.
-    pub(super) is_seen: bool,
-}
-
-impl Finishing {
-    pub(super) fn acknowledged(&mut self, now: Duration) {
-        self.is_acknowledged = true;
-        self.record.producer_gap = self.last_ack.map(|last| now.saturating_sub(last));
-    }
-
-    pub(super) fn seen(&mut self, now: Duration) {
-        self.is_seen = true;
-        self.record.tail_gap = self.last_ack.map(|last| now.saturating_sub(last));
-    }
-
-    pub(super) fn is_complete(&self) -> bool {
-        self.is_acknowledged && self.is_seen && self.record.sealed.is_some()
-    }
-
-    /// The record, which is told of.
-    pub(super) fn into_record(self) -> Arc<RollRecord> {
-        let record = self.record;
+    /// Says so where what happens is followed.
+    pub(super) fn trace(&self) {
         let micros = |gap: Option<Duration>| gap.map(|gap| gap.as_micros());
         tracing::info!(
-            topic = record.topic.as_str(),
-            partition = record.partition,
-            from = %record.from,
-            to = %record.to,
-            end = record.end,
-            trigger = ?record.trigger,
-            prepare_us = record.prepared_in().as_micros(),
-            overrun_bytes = record.overrun_bytes,
-            waited_us = record.waited.as_micros(),
-            producer_gap_us = micros(record.producer_gap),
-            tail_gap_us = micros(record.tail_gap),
-            usual_gap_us = micros(record.usual_gap),
+            topic = self.topic.as_str(),
+            partition = self.partition,
+            from = %self.from,
+            to = %self.to,
+            end = self.end,
+            trigger = ?self.trigger,
+            prepare_us = self.prepared_in().as_micros(),
+            overrun_bytes = self.overrun_bytes,
+            waited_us = self.waited.as_micros(),
+            producer_gap_us = micros(self.producer_gap),
+            tail_gap_us = micros(self.tail_gap),
+            usual_gap_us = micros(self.usual_gap),
             "rolled"
         );
-        Arc::new(record)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_is_of_the_last_gaps() {
-        let mut gaps = Gaps::default();
-        assert_eq!(gaps.median(), None);
-        for ms in 0..1_000 {
-            gaps.push(Duration::from_millis(ms));
-        }
-        assert_eq!(gaps.median(), Some(Duration::from_millis(936 + 31)));
     }
 }

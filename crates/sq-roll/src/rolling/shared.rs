@@ -1,19 +1,19 @@
 //! What the writer of a log and its driver share.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use sq_sim::FileSystem;
-use sq_storage::{Prepared, SegmentIds, TopicName};
+use sq_storage::{Prepared, SegmentIds};
 use tokio::sync::Notify;
 
-use super::record::{Draft, Finishing, Gaps, Mark, RollRecord};
+use super::history::History;
+use super::record::Mark;
 use super::settings::{Mode, RollSettings};
 use crate::node::lock;
 use crate::{
-    Action, Event, Limits, Node, Refusal, Request, Roll, Seal, SegmentId, Slack, State, Switch,
-    Ticket,
+    Action, Event, Limits, Node, Refusal, Request, Roll, Seal, SegmentId, Slack, Switch, Ticket,
 };
 
 /// Something for the driver to do.
@@ -23,7 +23,7 @@ pub(super) enum Work {
     Seal(Seal),
     Abandon(Ticket),
     Discard(SegmentId),
-    /// Note when somebody that waits for the record at this offset is told of it.
+    /// Note when a reader has the record at this offset to read.
     Watch(Ticket, u64),
 }
 
@@ -32,15 +32,6 @@ pub(super) enum DriverState {
     NotStarted,
     Running,
     Gone,
-}
-
-/// Why appends wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stall {
-    /// The segment is at its hard limit.
-    Full,
-    /// It takes no further write.
-    Ended,
 }
 
 /// What the writer of a log and its driver share.
@@ -54,15 +45,15 @@ pub(super) struct Shared<F: FileSystem> {
     pub(super) key: u64,
     pub(super) settings: RollSettings,
     ids: SegmentIds,
-    topic: TopicName,
-    partition: u32,
 }
 
 /// What is behind the lock. Nobody holds that over an await.
 pub(super) struct Core<F: FileSystem> {
     pub(super) roll: Roll,
     pub(super) slack: Slack,
+    pub(super) history: History,
     actions: Vec<Action>,
+    /// For the driver.
     work: VecDeque<Work>,
     /// What the machine gave a place to and is not written yet: bytes, and records.
     pub(super) placed: Option<(u64, u64)>,
@@ -72,11 +63,6 @@ pub(super) struct Core<F: FileSystem> {
     pub(super) prepared: Option<Prepared<F>>,
     /// A switch that was decided on, until the writer has made it.
     pub(super) switch: Option<Switch>,
-    draft: Draft,
-    finishing: Option<Finishing>,
-    last_ack: Option<Duration>,
-    gaps: Gaps,
-    kept: VecDeque<Arc<RollRecord>>,
     /// Since when appends wait, or fail.
     pub(super) stalled_since: Option<Duration>,
     pub(super) driver: DriverState,
@@ -89,25 +75,21 @@ impl<F: FileSystem> Shared<F> {
     pub(super) fn new(
         roll: Roll,
         slack: Slack,
+        history: History,
         node: Node,
         settings: RollSettings,
         ids: SegmentIds,
-        (topic, partition): (TopicName, u32),
     ) -> Self {
         let core = Core {
             roll,
             slack,
+            history,
             actions: Vec::new(),
             work: VecDeque::new(),
             placed: None,
             inbox: Vec::new(),
             prepared: None,
             switch: None,
-            draft: Draft::default(),
-            finishing: None,
-            last_ack: None,
-            gaps: Gaps::default(),
-            kept: VecDeque::new(),
             stalled_since: None,
             driver: DriverState::NotStarted,
             driver_wakes_at: None,
@@ -122,8 +104,6 @@ impl<F: FileSystem> Shared<F> {
             key,
             settings,
             ids,
-            topic,
-            partition,
         }
     }
 
@@ -148,10 +128,10 @@ impl<F: FileSystem> Shared<F> {
         let bytes = if switches { before } else { after };
         let mark = Mark { at: now, bytes };
         if core.roll.trigger().is_some() && !switches {
-            core.draft.soft_mark.get_or_insert(mark);
+            core.history.is_past_soft_mark(mark);
         }
         if matches!(event, Event::Ready { .. }) {
-            core.draft.ready.get_or_insert(mark);
+            core.history.ready(mark);
         }
         let mut answer = Ok(());
         for action in actions.drain(..) {
@@ -194,16 +174,20 @@ impl<F: FileSystem> Shared<F> {
                 predecessor,
                 trigger,
             } => {
-                core.draft.soft_mark.get_or_insert(mark);
-                core.draft.request.get_or_insert(mark);
-                core.work.push_back(Work::Prepare(Request {
+                core.history.requested(mark);
+                core.ask(Work::Prepare(Request {
                     successor,
                     predecessor,
                     trigger,
                 }));
             }
             Action::Switch(switch) => {
-                self.switched(core, &switch, mark);
+                core.history.switched(&switch, mark);
+                let ticket = Ticket {
+                    segment: switch.to,
+                    epoch: core.roll.epoch(),
+                };
+                core.ask(Work::Watch(ticket, switch.end));
                 core.switch = Some(switch);
                 self.relief.notify_waiters();
             }
@@ -211,82 +195,47 @@ impl<F: FileSystem> Shared<F> {
             // front of it is on this machine's disk.
             Action::Reopen { .. } => {
                 core.switch = None;
-                core.finishing = None;
+                core.history.reopened();
             }
             Action::Seal {
                 segment,
                 end,
                 successor,
-            } => core.work.push_back(Work::Seal(Seal {
+            } => core.ask(Work::Seal(Seal {
                 segment,
                 end,
                 successor,
             })),
             Action::Abandon { successor } => {
-                core.draft.request = None;
-                core.work.push_back(Work::Abandon(successor));
+                core.history.abandoned();
+                core.ask(Work::Abandon(successor));
             }
             Action::Discard { segment } => {
                 core.prepared.take_if(|p| p.id() == segment.0);
-                core.work.push_back(Work::Discard(segment));
+                core.ask(Work::Discard(segment));
             }
-            Action::Finish { .. } => {
-                if let Some(finishing) = &mut core.finishing {
-                    finishing.record.sealed = Some(mark);
-                }
-                self.publish_if(core, Finishing::is_complete);
-            }
+            Action::Finish { .. } => core.history.sealed(mark),
             Action::Resume => self.relief.notify_waiters(),
             Action::Write { .. } | Action::Commit { .. } | Action::Refuse(_) => {}
         }
     }
 
-    fn switched(&self, core: &mut Core<F>, switch: &Switch, mark: Mark) {
-        self.publish_if(core, |_| true);
-        core.slack.switched(switch.to);
-        let draft = std::mem::take(&mut core.draft);
-        let record = RollRecord {
-            topic: self.topic.clone(),
-            partition: self.partition,
-            from: switch.from,
-            to: switch.to,
-            end: switch.end,
-            trigger: switch.trigger,
-            soft_mark: draft.soft_mark.unwrap_or(mark),
-            request: draft.request.unwrap_or(mark),
-            ready: draft.ready.unwrap_or(mark),
-            switch: mark,
-            switch_wall_ms: self.node.clock().wall_ms(),
-            sealed: None,
-            overrun_bytes: switch.overrun_bytes,
-            waited: draft.waited,
-            producer_gap: None,
-            tail_gap: None,
-            usual_gap: core.gaps.median(),
-        };
-        core.finishing = Some(Finishing {
-            record,
-            last_ack: core.last_ack,
-            is_acknowledged: false,
-            is_seen: false,
-        });
-        let ticket = Ticket {
-            segment: switch.to,
-            epoch: core.roll.epoch(),
-        };
-        core.work.push_back(Work::Watch(ticket, switch.end));
+    /// What the segment holds besides what was appended: its header, marks.
+    pub(super) fn account(&self, core: &mut Core<F>, bytes: u64) {
+        let more = bytes.saturating_sub(core.roll.active_bytes());
+        if more > 0 {
+            let _ = self.tell(core, Event::Accounted { bytes: more });
+        }
     }
 
-    fn publish_if(&self, core: &mut Core<F>, wanted: impl FnOnce(&Finishing) -> bool) {
-        let Some(finishing) = core.finishing.take_if(|finishing| wanted(finishing)) else {
-            return;
+    /// Takes back what was given a place and not written. Whether there was something.
+    pub(super) fn withdraw(&self, core: &mut Core<F>) -> bool {
+        let Some((bytes, records)) = core.placed.take() else {
+            return false;
         };
-        let record = finishing.into_record();
-        self.node.publish(&record);
-        while core.kept.len() >= self.settings.kept_records.max(1) {
-            core.kept.pop_front();
-        }
-        core.kept.push_back(record);
+        let _ = self.tell(core, Event::Withdrawn { bytes, records });
+        self.take_in(core);
+        true
     }
 
     /// An append of so many bytes was acknowledged.
@@ -294,69 +243,7 @@ impl<F: FileSystem> Shared<F> {
         let now = self.node.now();
         core.slack.appended(now, bytes);
         core.stalled_since = None;
-        match &mut core.finishing {
-            Some(finishing) if !finishing.is_acknowledged => {
-                finishing.acknowledged(now);
-                self.publish_if(core, Finishing::is_complete);
-            }
-            _ => {
-                if let Some(last) = core.last_ack {
-                    core.gaps.push(now.saturating_sub(last));
-                }
-            }
-        }
-        core.last_ack = Some(now);
-    }
-
-    /// Somebody that waited for the first record of a segment was told of it.
-    pub(super) fn seen(&self, segment: SegmentId) {
-        let now = self.node.now();
-        let mut core = lock(&self.core);
-        if let Some(finishing) = &mut core.finishing
-            && finishing.record.to == segment
-        {
-            finishing.seen(now);
-            self.publish_if(&mut core, Finishing::is_complete);
-        }
-    }
-
-    /// Whether appends may go on; how long they waited for it is noted.
-    pub(super) fn is_relieved(&self, core: &mut Core<F>, stall: Stall, began: Duration) -> bool {
-        let is_over = core.switch.is_some()
-            || match (stall, core.roll.state()) {
-                (_, State::Stopped) => true,
-                (Stall::Full, state) => state != State::Backpressure,
-                (Stall::Ended, _) => false,
-            };
-        if is_over {
-            self.waited(core, began);
-        }
-        is_over
-    }
-
-    /// An append waited for the roll.
-    fn waited(&self, core: &mut Core<F>, began: Duration) {
-        let waited = self.node.now().saturating_sub(began);
-        match &mut core.finishing {
-            // It came with the switch.
-            Some(finishing) if core.switch.is_some() => finishing.record.waited += waited,
-            _ => core.draft.waited += waited,
-        }
-    }
-
-    /// Whether an append has waited for long enough.
-    pub(super) fn gives_up(&self, core: &mut Core<F>, began: Duration) -> bool {
-        let now = self.node.now();
-        let since = *core.stalled_since.get_or_insert(now);
-        let gives_up = core.is_closed
-            || core.driver == DriverState::Gone
-            || now.saturating_sub(since) >= self.settings.longest_wait;
-        if gives_up {
-            self.waited(core, began);
-        } else {
-            self.wake_driver_in_time(core);
-        }
-        gives_up
+        core.history.acknowledged(now);
     }
 
     /// When the driver has to look, if nothing is told before.
@@ -370,7 +257,7 @@ impl<F: FileSystem> Shared<F> {
         [stall, core.roll.deadline()].into_iter().flatten().min()
     }
 
-    fn wake_driver_in_time(&self, core: &Core<F>) {
+    pub(super) fn wake_driver_in_time(&self, core: &Core<F>) {
         let sooner = |at| core.driver_wakes_at.is_none_or(|wakes| at < wakes);
         if !core.work.is_empty() || self.deadline(core).is_some_and(sooner) {
             self.news.notify_one();
@@ -410,8 +297,11 @@ impl<F: FileSystem> Shared<F> {
         self.news.notify_one();
         self.relief.notify_waiters();
     }
+}
 
-    pub(super) fn records(&self) -> Vec<Arc<RollRecord>> {
-        lock(&self.core).kept.iter().cloned().collect()
+impl<F: FileSystem> Core<F> {
+    /// Leaves something to the driver.
+    fn ask(&mut self, work: Work) {
+        self.work.push_back(work);
     }
 }

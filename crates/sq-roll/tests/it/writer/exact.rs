@@ -5,24 +5,15 @@ use std::future::poll_fn;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use sq_roll::{Epoch, Limits, Mode, RollRecord, RollSettings, SourceError, State};
-use sq_sim::{Clock, Effect, Fault, Keep, Op, OpKind, SyncFailure};
+use sq_roll::{Limits, Mode, RollRecord, RollSettings, State};
+use sq_sim::{Clock, Op, OpKind};
 use sq_storage::log::Head;
-use sq_storage::{Action, Error, SyncPolicy};
+use sq_storage::{Action, Error};
 
-use super::world::{SEGMENT_BYTES, SYNC, World, record, value, values};
+use super::world::{SEGMENT_BYTES, SYNC, World, block_on, record, value, values};
 use crate::support::ms;
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .unwrap()
-        .block_on(future)
-}
 
 /// What an append asks of the file system.
 fn shape(trace: &[Op]) -> Vec<OpKind> {
@@ -205,140 +196,6 @@ fn an_append_that_waits_goes_on_when_the_successor_comes() {
         }
         assert!(longest > ms(600) && longest < ms(1_500), "{longest:?}");
         assert_eq!(values(open.writer.writer()).await.len(), 200);
-    });
-}
-
-#[test]
-fn an_append_that_comes_to_nothing_is_no_part_of_the_segment_that_it_was_to_end_in() {
-    // A switch that was decided on while an append was under way counted that into the old segment's
-    // end. The append was dropped, and the successor began behind a record that there never was.
-    block_on(async {
-        let world = World::new(7).with_slow_syncs();
-        let mut open = world.open().await;
-        for n in 0..5 {
-            world.append(&mut open, n).await.unwrap();
-        }
-        let dropped = [record(99)];
-        {
-            let mut append = pin!(open.writer.append(&dropped));
-            let polled = poll_fn(|context| Poll::Ready(append.as_mut().poll(context))).await;
-            assert!(polled.is_pending());
-            let rolls = open.rolls.clone();
-            drop(tokio::spawn(async move { rolls.seal().await }));
-            world.pass(ms(50)).await;
-        }
-        for n in 5..300 {
-            world.append(&mut open, n).await.unwrap();
-            world.pass(ms(5)).await;
-        }
-        let bases: Vec<u64> = open
-            .writer
-            .writer()
-            .reader()
-            .segments()
-            .iter()
-            .map(|s| s.base_offset)
-            .collect();
-        let ends = world
-            .source
-            .with(|source| source.sealed.iter().map(|s| s.end).collect::<Vec<_>>());
-        assert_eq!(bases[1..=ends.len()], ends);
-        assert_eq!(ends[0], 5);
-        assert!(ends.len() >= 4);
-        let stored = values(open.writer.writer()).await;
-        assert!(
-            stored
-                .iter()
-                .enumerate()
-                .all(|(n, v)| *v == value(n as u64))
-        );
-    });
-}
-
-#[test]
-fn a_source_that_never_answers_is_asked_until_it_does() {
-    // Calls without an answer used up the number of those that may be under way, and no further one was
-    // made, for ever.
-    block_on(async {
-        let world = World::new(8).with_slow_syncs();
-        world.source.with(|source| source.unanswered = 20);
-        let mut open = world.open().await;
-        let mut n = 0;
-        while world.append(&mut open, n).await.is_ok() {
-            n += 1;
-        }
-        world.pass(22 * world.settings.patience.answer).await;
-        assert_eq!(world.append(&mut open, n).await.unwrap(), SYNC);
-    });
-}
-
-#[test]
-fn a_successor_is_not_placed_behind_its_abandonment() {
-    block_on(async {
-        let world = World::new(9).with_slow_syncs();
-        let mut open = world.open().await;
-        // The first call takes longer than a second one, which says that it can never be.
-        world.source.with(|source| source.delay = ms(9_000));
-        for n in 0..57 {
-            world.append(&mut open, n).await.unwrap();
-        }
-        world.pass(ms(100)).await;
-        world.source.with(|source| {
-            assert_eq!(source.prepared.len(), 1);
-            source.delay = ms(0);
-            source.failures.push(SourceError::Final("never".into()));
-        });
-        world.pass(ms(20_000)).await;
-        world.source.with(|source| {
-            assert_eq!(source.abandoned.len(), 1);
-            assert_eq!(source.wrong, Vec::<String>::new());
-            assert_eq!(source.open.len(), 1);
-        });
-        assert_eq!(open.rolls.state(), State::Armed);
-    });
-}
-
-#[test]
-fn a_close_brings_to_a_disk_what_a_failed_sync_left_in_memory() {
-    // It needs a successor for that, and the driver was ended first.
-    block_on(async {
-        let mut world = World::new(10);
-        world.config.sync = SyncPolicy::Every(ms(20));
-        let mut open = world.open().await;
-        for n in 0..5 {
-            world.append(&mut open, n).await.unwrap();
-        }
-        let lost = Effect::FailSync(SyncFailure::Lost);
-        world.fs.inject(Fault::new(lost).on(&[OpKind::SyncData]));
-        let (writer, tasks) = open.into_parts();
-        world.wait(writer.close()).await.unwrap();
-        drop(tasks);
-        world.fs.power_loss(Keep::None);
-        let open = world.open().await;
-        assert_eq!(values(open.writer.writer()).await.len(), 5);
-    });
-}
-
-#[test]
-fn a_deposed_leader_writes_nothing_more_and_leaves_no_file_behind() {
-    // Elsewhere one that was in the middle of a roll went on writing to the segment that it had made.
-    block_on(async {
-        let world = World::new(11).with_slow_syncs();
-        let mut open = world.open().await;
-        let mut n = 0;
-        while open.rolls.state() != State::Armed {
-            world.append(&mut open, n).await.unwrap();
-            world.pass(ms(5)).await;
-            n += 1;
-        }
-        assert_eq!(world.prepared_files().len(), 1);
-        open.rolls.fence(Epoch(2));
-        world.pass(ms(50)).await;
-        assert_eq!(world.prepared_files().len(), 0);
-        let refused = world.append(&mut open, n).await.unwrap_err();
-        assert!(matches!(refused, Error::Stopped { .. }), "{refused}");
-        assert_eq!(refused.action(), Action::Reopen);
-        assert_eq!(open.writer.writer().next_offset(), n);
     });
 }
 

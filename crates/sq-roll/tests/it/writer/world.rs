@@ -118,7 +118,7 @@ impl SuccessorSource for Source {
     }
 
     async fn abandon(&self, successor: Ticket) -> Result<(), SourceError> {
-        self.commit().await;
+        // It takes place before it is answered.
         self.with(|state| {
             let used = state
                 .sealed
@@ -130,6 +130,7 @@ impl SuccessorSource for Source {
             state.open.remove(&successor.segment);
             state.abandoned.push(successor);
         });
+        self.commit().await;
         Ok(())
     }
 }
@@ -313,4 +314,12 @@ pub(crate) async fn values(writer: &WalWriter<Disk>) -> Vec<Vec<u8>> {
         }
     }
     values
+}
+
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap()
+        .block_on(future)
 }
