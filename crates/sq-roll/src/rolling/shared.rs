@@ -1,7 +1,7 @@
 //! What the writer of a log and its driver share.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sq_sim::FileSystem;
@@ -55,6 +55,9 @@ pub(super) struct Core<F: FileSystem> {
     actions: Vec<Action>,
     /// For the driver.
     work: VecDeque<Work>,
+    /// For the driver behind the [`Crossing`].
+    held: VecDeque<Work>,
+    is_crossing: bool,
     /// What the machine gave a place to and is not written yet: bytes, and records.
     pub(super) placed: Option<(u64, u64)>,
     /// What came meanwhile.
@@ -86,6 +89,8 @@ impl<F: FileSystem> Shared<F> {
             history,
             actions: Vec::new(),
             work: VecDeque::new(),
+            held: VecDeque::new(),
+            is_crossing: false,
             placed: None,
             inbox: Vec::new(),
             prepared: None,
@@ -142,6 +147,9 @@ impl<F: FileSystem> Shared<F> {
             }
         }
         core.actions = actions;
+        if matches!(event, Event::Fenced { .. } | Event::Deleted) {
+            self.relief.notify_waiters();
+        }
         self.wake_driver_in_time(core);
         answer
     }
@@ -183,6 +191,7 @@ impl<F: FileSystem> Shared<F> {
             }
             Action::Switch(switch) => {
                 core.history.switched(&switch, mark);
+                core.is_crossing = core.placed.is_some();
                 let ticket = Ticket {
                     segment: switch.to,
                     epoch: core.roll.epoch(),
@@ -257,7 +266,11 @@ impl<F: FileSystem> Shared<F> {
         [stall, core.roll.deadline()].into_iter().flatten().min()
     }
 
+    /// Not while a record crosses: that is seen to behind it.
     pub(super) fn wake_driver_in_time(&self, core: &Core<F>) {
+        if core.is_crossing {
+            return;
+        }
         let sooner = |at| core.driver_wakes_at.is_none_or(|wakes| at < wakes);
         if !core.work.is_empty() || self.deadline(core).is_some_and(sooner) {
             self.news.notify_one();
@@ -302,6 +315,26 @@ impl<F: FileSystem> Shared<F> {
 impl<F: FileSystem> Core<F> {
     /// Leaves something to the driver.
     fn ask(&mut self, work: Work) {
-        self.work.push_back(work);
+        if self.is_crossing {
+            self.held.push_back(work);
+        } else {
+            self.work.push_back(work);
+        }
+    }
+}
+
+/// The time from a switch that an append brings about until that append is written, or comes to nothing.
+///
+/// What the switch leaves to the driver waits for its end: a commit of the metadata is a sync as well, and
+/// the record that crosses would share the disk with it.
+pub(super) struct Crossing<F: FileSystem>(pub(super) Arc<Shared<F>>);
+
+impl<F: FileSystem> Drop for Crossing<F> {
+    fn drop(&mut self) {
+        let mut core = lock(&self.0.core);
+        core.is_crossing = false;
+        let held = std::mem::take(&mut core.held);
+        core.work.extend(held);
+        self.0.wake_driver_in_time(&core);
     }
 }

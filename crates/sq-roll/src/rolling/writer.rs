@@ -11,7 +11,7 @@ use super::follow::Condition;
 use super::handle::RollHandle;
 use super::history::History;
 use super::settings::RollSettings;
-use super::shared::{DriverState, Shared};
+use super::shared::{Crossing, DriverState, Shared};
 use super::stall::Stall;
 use crate::node::lock;
 use crate::{Epoch, Event, Node, Refusal, Roll, SegmentId, Slack, Start, SuccessorSource, Switch};
@@ -289,6 +289,8 @@ impl<F: FileSystem> Head<F> for RollingWriter<F> {
                 Err(Refusal::Backpressure) => return Err(self.gave_up(None).await),
                 Err(refusal) => return Err(self.stopped(refusal)),
             };
+            // Ends with this append, however that ends.
+            let _crossing = switch.is_some().then(|| Crossing(Arc::clone(&self.shared)));
             if let Some(switch) = &switch {
                 let behind = frames.get(count..).unwrap_or_default();
                 count += self.cross(switch, behind).await;

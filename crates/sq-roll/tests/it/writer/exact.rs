@@ -89,6 +89,32 @@ fn the_first_append_after_a_switch_is_like_any_other() {
 }
 
 #[test]
+fn nothing_is_asked_of_the_source_before_the_record_that_crosses_is_acknowledged() {
+    // The metadata is on the same disk, and the first record of each segment took half as long again as
+    // others: the commit that sealed the one before was synced at the same time.
+    block_on(async {
+        let world = World::new(12).with_slow_syncs();
+        let mut open = world.open().await;
+        let mut crossings = 0;
+        for n in 0..400 {
+            let before = open.rolls.active();
+            world.source.with(|source| source.asked.clear());
+            let took = world.append(&mut open, n).await.unwrap();
+            let acknowledged = world.clock.now();
+            let has_crossed = open.rolls.active() != before;
+            world.pass(ms(5)).await;
+            if has_crossed {
+                crossings += 1;
+                assert_eq!(took, SYNC);
+                let asked = world.source.with(|source| source.asked.clone());
+                assert_eq!(asked, [acknowledged], "at {n}");
+            }
+        }
+        assert!(crossings > 5, "{crossings}");
+    });
+}
+
+#[test]
 fn reacting_at_the_cap_makes_an_append_wait_for_the_successor() {
     block_on(async {
         let mut world = World::new(2).with_slow_syncs();

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use sq_roll::{Epoch, SourceError, State};
-use sq_sim::{Effect, Fault, Keep, OpKind, SyncFailure};
+use sq_sim::{Clock, Effect, Errno, Fault, Keep, OpKind, SyncFailure, poll_n_then_drop};
 use sq_storage::log::Head;
 use sq_storage::{Action, Error, SyncPolicy};
 
@@ -146,5 +146,72 @@ fn a_deposed_leader_writes_nothing_more_and_leaves_no_file_behind() {
         assert!(matches!(refused, Error::Stopped { .. }), "{refused}");
         assert_eq!(refused.action(), Action::Reopen);
         assert_eq!(open.writer.writer().next_offset(), n);
+    });
+}
+
+#[test]
+fn a_switch_whose_append_is_dropped_is_followed_all_the_same() {
+    // What a switch leaves to be done waits for the append that brought it about.
+    block_on(async {
+        let world = World::new(13).with_slow_syncs();
+        let mut open = world.open().await;
+        let n = world.fill(&mut open).await;
+        let frames = [record(n)];
+        let append = poll_n_then_drop(open.writer.append(&frames), 1);
+        assert!(append.await.is_none());
+        world.pass(ms(5)).await;
+        let ends = world
+            .source
+            .with(|source| source.sealed.iter().map(|s| s.end).collect::<Vec<_>>());
+        assert_eq!(ends, [n]);
+    });
+}
+
+#[test]
+fn a_first_record_whose_write_fails_goes_to_the_next_successor() {
+    // That one is asked for once the old segment is sealed, which is among what waits for the append.
+    block_on(async {
+        let world = World::new(14).with_slow_syncs();
+        let mut open = world.open().await;
+        let n = world.fill(&mut open).await;
+        let failure = Effect::Fail(Errno::Io);
+        world.fs.inject(Fault::new(failure).on(&[OpKind::WriteAt]));
+        world.append(&mut open, n).await.unwrap();
+        world.pass(ms(5)).await;
+        let ends = world
+            .source
+            .with(|source| source.sealed.iter().map(|s| s.end).collect::<Vec<_>>());
+        assert_eq!(ends, [n, n]);
+        let stored = values(open.writer.writer()).await;
+        assert_eq!(stored.len() as u64, n + 1);
+        assert_eq!(stored.last(), Some(&value(n)));
+    });
+}
+
+#[test]
+fn an_append_that_waits_hears_of_a_newer_leader_at_once() {
+    // One whose segment had failed went on waiting for a successor until its time was over.
+    block_on(async {
+        let world = World::new(15).with_slow_syncs();
+        let mut open = world.open().await;
+        world.append(&mut open, 0).await.unwrap();
+        world.source.with(|source| source.unanswered = usize::MAX);
+        let failure = Effect::Fail(Errno::Io);
+        world.fs.inject(Fault::new(failure).on(&[OpKind::WriteAt]));
+        let frames = [record(1)];
+        let mut append = pin!(open.writer.append(&frames));
+        let waits = async {
+            tokio::select! {
+                biased;
+                _ = &mut append => false,
+                () = world.clock.sleep(ms(100)) => true,
+            }
+        };
+        assert!(world.wait(waits).await);
+        let began = world.clock.now();
+        open.rolls.fence(Epoch(2));
+        let refused = world.wait(append).await.unwrap_err();
+        assert!(matches!(refused, Error::Stopped { .. }), "{refused}");
+        assert_eq!(world.clock.now(), began);
     });
 }

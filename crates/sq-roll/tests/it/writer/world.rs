@@ -9,9 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sq_roll::{
     Epoch, Limits, Node, Request, RollHandle, RollSettings, RollingWriter, Seal, SegmentId,
-    SlackSettings, SourceError, Start, SuccessorSource, Ticket,
+    SlackSettings, SourceError, Start, State, SuccessorSource, Ticket,
 };
-use sq_sim::{Clock, Fault, InMemoryFileSystem, OpKind, VirtualClock};
+use sq_sim::{Clock, Fault, InMemoryFileSystem, Instant, OpKind, VirtualClock};
 use sq_storage::log::{Append, Head};
 use sq_storage::{
     MaintenanceMode, Record, Result, SegmentIds, TailCache, TopicName, WalConfig, WalWriter,
@@ -41,6 +41,8 @@ pub(crate) struct SourceState {
     pub(crate) failures: Vec<SourceError>,
     /// So many of the next calls are never answered.
     pub(crate) unanswered: usize,
+    /// When it was asked for something.
+    pub(crate) asked: Vec<Instant>,
     pub(crate) prepared: Vec<Request>,
     pub(crate) sealed: Vec<Seal>,
     pub(crate) abandoned: Vec<Ticket>,
@@ -64,6 +66,7 @@ impl Source {
 
     async fn commit(&self) {
         let (delay, answers) = self.with(|state| {
+            state.asked.push(self.clock.now());
             let answers = state.unanswered == 0;
             state.unanswered = state.unanswered.saturating_sub(1);
             (state.delay, answers)
@@ -280,6 +283,21 @@ impl World {
             biased;
             output = work => output,
             () = passing => unreachable!("time does not end"),
+        }
+    }
+
+    /// Fills the active segment, until the next record goes to its successor. Returns that record's number.
+    pub(crate) async fn fill(&self, open: &mut Open) -> u64 {
+        let mut n = 0;
+        loop {
+            let active = open.writer.writer().active_segment();
+            let end = active.map_or(0, |active| active.bytes) + record(n).frame_len() as u64;
+            if end > SEGMENT_BYTES && open.rolls.state() == State::Armed {
+                return n;
+            }
+            self.append(open, n).await.unwrap();
+            self.pass(ms(5)).await;
+            n += 1;
         }
     }
 
