@@ -182,60 +182,16 @@ impl Findings {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
-    use rand::SeedableRng;
-    use rand::rngs::StdRng;
     use sq_sim::{InMemoryFileSystem, VirtualClock};
     use sq_storage::TopicName;
-    use sq_storage::log::Executor;
 
     use crate::batch::BatchHeader;
-    use crate::broker::{Broker, Surroundings};
-    use crate::config::{Config, HostPort, TopicOverrides};
-    use crate::partition::{Appends, NewBatch, Partition};
-    use crate::testing::{DIR, batch, block_on, disk};
+    use crate::config::TopicOverrides;
+    use crate::partition::{NewBatch, Partition};
+    use crate::testing::{self, DIR, batch, block_on, disk, pass};
     use crate::topics::NewTopic;
-
-    async fn start(
-        fs: &InMemoryFileSystem,
-        clock: &VirtualClock,
-    ) -> Arc<Broker<InMemoryFileSystem>> {
-        let fs = Arc::new(fs.for_this_process());
-        let surroundings = Surroundings {
-            fs: Arc::clone(&fs),
-            appends: Appends {
-                fs,
-                executor: Executor::Runtime(tokio::runtime::Handle::current()),
-            },
-            clock: Arc::new(clock.clone()),
-            rng: StdRng::seed_from_u64(1),
-        };
-        let mut config = Config {
-            data_dir: DIR.into(),
-            reserve_bytes: 0,
-            ..Config::default()
-        };
-        // What these batches hold is from 1970.
-        config.topic.retention_ms = None;
-        let advertised = HostPort::new("localhost", 9092);
-        Broker::start(config, advertised, surroundings)
-            .await
-            .unwrap()
-    }
-
-    /// Lets the tasks run for so long.
-    async fn pass(clock: &VirtualClock, mut time: Duration) {
-        while !time.is_zero() {
-            for _ in 0..200 {
-                tokio::task::yield_now().await;
-            }
-            let step = time.min(Duration::from_secs(1));
-            clock.advance(step);
-            time -= step;
-        }
-    }
 
     async fn append(partition: &Partition<InMemoryFileSystem>) {
         let bytes = batch(None, 1, 100);
@@ -248,7 +204,7 @@ mod tests {
     fn what_was_found_is_told_once() {
         block_on(async {
             let (fs, clock) = (disk(1).await, VirtualClock::new());
-            let broker = start(&fs, &clock).await;
+            let broker = testing::broker(&fs, &clock, |_| {}).await;
             let topic = NewTopic {
                 name: TopicName::new("t").unwrap(),
                 partitions: 2,

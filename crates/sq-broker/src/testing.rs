@@ -2,10 +2,19 @@
 
 use std::future::Future;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 pub(crate) use sq_sim::Stop;
-use sq_sim::{FileSystem, InMemoryFileSystem};
+use sq_sim::{FileSystem, InMemoryFileSystem, VirtualClock};
+use sq_storage::log::Executor;
+
+use crate::broker::{Broker, Surroundings};
+use crate::config::{Config, HostPort};
+use crate::partition::Appends;
 
 /// The data directory of the tests.
 pub(crate) const DIR: &str = "/data";
@@ -25,6 +34,57 @@ pub(crate) async fn disk(seed: u64) -> InMemoryFileSystem {
     fs.create_dir_all(Path::new(DIR)).await.unwrap();
     fs.sync_dir(Path::new("/")).await.unwrap();
     fs
+}
+
+/// A broker on a simulated disk and clock.
+pub(crate) async fn broker(
+    fs: &InMemoryFileSystem,
+    clock: &VirtualClock,
+    set: impl FnOnce(&mut Config),
+) -> Arc<Broker<InMemoryFileSystem>> {
+    let fs = Arc::new(fs.for_this_process());
+    let surroundings = Surroundings {
+        fs: Arc::clone(&fs),
+        appends: Appends {
+            fs,
+            executor: Executor::Runtime(tokio::runtime::Handle::current()),
+        },
+        clock: Arc::new(clock.clone()),
+        rng: StdRng::seed_from_u64(1),
+    };
+    let mut config = Config {
+        data_dir: DIR.into(),
+        reserve_bytes: 0,
+        ..Config::default()
+    };
+    // What these batches hold is from 1970.
+    config.topic.retention_ms = None;
+    set(&mut config);
+    let advertised = HostPort::new("localhost", 9092);
+    Broker::start(config, advertised, surroundings)
+        .await
+        .unwrap()
+}
+
+/// Lets the tasks run for so long.
+pub(crate) async fn pass(clock: &VirtualClock, mut time: Duration) {
+    while !time.is_zero() {
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+        let step = time.min(Duration::from_secs(1));
+        clock.advance(step);
+        time -= step;
+    }
+}
+
+/// What becomes of something while time goes by: what waits for a segment to go to gives up at last.
+pub(crate) async fn in_time<T>(clock: &VirtualClock, future: impl Future<Output = T>) -> T {
+    tokio::select! {
+        biased;
+        output = future => output,
+        () = pass(clock, Duration::from_mins(1)) => panic!("no end within a minute"),
+    }
 }
 
 /// A record batch whose header is right and whose records are `padding` bytes of nothing in

@@ -156,7 +156,7 @@ const SETTINGS: [(&str, Setter); 27] = [
         set(&mut c.roll.longest_wait, millis(key, v)?)
     }),
     ("roll.kept_records", |c, key, v| {
-        set(&mut c.roll.kept_records, whole(key, v, 0, 100_000)?)
+        set(&mut c.roll.kept_records, whole(key, v, 1, 100_000)?)
     }),
     ("meta.commit_delay_ms", |c, key, v| {
         let delay = whole(key, v, 0, 60_000)?;

@@ -20,7 +20,7 @@ use sq_storage::SyncPolicy;
 pub use address::{AddressError, HostPort};
 pub use error::ConfigError;
 pub use file::EXAMPLE;
-pub use sq_roll::SoftMark;
+pub use sq_roll::{Mode as RollMode, SoftMark};
 pub use topic::{TopicConfig, TopicConfigError, TopicKey, TopicOverrides};
 
 /// The longest time after an acknowledgement at which a record is synced, in milliseconds: an hour.
@@ -82,15 +82,6 @@ pub struct RollConfig {
     pub longest_wait: Duration,
     /// How many of a partition's last rolls are remembered (`roll.kept_records`).
     pub kept_records: usize,
-}
-
-/// When the next segment is prepared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RollMode {
-    /// Before it is needed.
-    Anticipatory,
-    /// When it is needed.
-    Reactive,
 }
 
 impl Default for RollConfig {

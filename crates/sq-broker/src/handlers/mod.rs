@@ -63,9 +63,9 @@ pub struct Answer {
 
 /// What becomes of a request.
 #[derive(Debug)]
-pub enum Begun {
+pub enum Begun<F: FileSystem> {
     /// A produce request whose batches are queued.
-    Produce(Produced),
+    Produce(Produced<F>),
     /// Any other request, with nothing done yet.
     Later(Box<Request>, Held),
 }
@@ -75,7 +75,7 @@ pub enum Begun {
 ///
 /// `memory` is the request's part of the node's; it is given back once the request is executed,
 /// however long its answer waits for those before it.
-pub async fn begin<F: FileSystem>(broker: &Broker<F>, request: Request, memory: Held) -> Begun {
+pub async fn begin<F: FileSystem>(broker: &Broker<F>, request: Request, memory: Held) -> Begun<F> {
     match request.body {
         RequestBody::Produce(produce) => {
             Begun::Produce(produce::begin(broker, request.version, produce, memory).await)

@@ -31,13 +31,15 @@ const NONE: i64 = -1;
 
 /// A produce request whose batches are queued.
 #[derive(Debug)]
-pub struct Produced {
-    topics: Vec<(WireName, Vec<(i32, Queued)>)>,
+pub struct Produced<F: FileSystem> {
+    topics: Vec<(WireName, Partitions<F>)>,
     silent: bool,
 }
 
 type Refusal = (ResponseError, String);
-type Queued = Result<PendingAppend, Refusal>;
+type Queued<F> = Result<PendingAppend<F>, Refusal>;
+/// Partitions' numbers, and what became of their batches.
+type Partitions<F> = Vec<(i32, Queued<F>)>;
 
 /// What became of a produce request.
 #[derive(Debug)]
@@ -66,7 +68,7 @@ pub(super) async fn begin<F: FileSystem>(
     version: i16,
     request: ProduceRequest,
     memory: Held,
-) -> Produced {
+) -> Produced<F> {
     let memory = Arc::new(memory);
     let refusal = refusal_of_all(&request);
     let current = broker.topics.current();
@@ -114,7 +116,7 @@ async fn queue<F: FileSystem>(
     version: i16,
     data: PartitionProduceData,
     memory: &Arc<Held>,
-) -> Queued {
+) -> Queued<F> {
     let unknown = || {
         (
             ResponseError::UnknownTopicOrPartition,
@@ -144,7 +146,7 @@ fn detached(records: Bytes, request_bytes: usize) -> Bytes {
     }
 }
 
-impl Produced {
+impl<F: FileSystem> Produced<F> {
     /// Whether the client wants no response.
     pub fn is_silent(&self) -> bool {
         self.silent

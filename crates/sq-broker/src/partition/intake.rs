@@ -6,7 +6,6 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use sq_sim::FileSystem;
 use sq_storage::log::{Append, Head as _, Intake, Outcome, Stage};
 use sq_storage::{Action, Error, LogReader, Maintenance, Removal, Retention, WalWriter};
-use tokio::sync::oneshot;
 
 use super::append::{AppendError, Appended, NewBatch};
 use super::gather::{Producers, SharedProducers};
@@ -22,14 +21,6 @@ use crate::producers::{Admission, ProducerStamp, Verdict};
 /// What became of a batch.
 pub(super) type Answer = Result<Appended, AppendError>;
 
-/// A batch that waits to be written.
-#[derive(Debug)]
-pub(super) struct Queued {
-    pub(super) batch: NewBatch,
-    /// Who waits for the answer, if it was queued before there was a log to answer for it.
-    pub(super) reply: Option<oneshot::Sender<Answer>>,
-}
-
 /// A batch that is being written, or a copy of one.
 pub(super) struct Staged {
     base_offset: u64,
@@ -38,7 +29,6 @@ pub(super) struct Staged {
     /// The batch's size in bytes; of a copy, none.
     bytes: usize,
     producer: Option<ProducerStamp>,
-    reply: Option<oneshot::Sender<Answer>>,
     /// Its request's memory, with what else of that request is not stored yet.
     _memory: Option<Arc<Held>>,
 }
@@ -69,26 +59,6 @@ pub(super) struct Batches<F: FileSystem> {
 /// Nobody else ever waits for it for long: a sidecar is made of it between two turns' decisions.
 fn lock(producers: &SharedProducers) -> MutexGuard<'_, Producers> {
     producers.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Queued {
-    pub(super) fn new(batch: NewBatch) -> Self {
-        Self { batch, reply: None }
-    }
-
-    pub(super) fn refuse(self, error: AppendError) {
-        // Whoever queued it has the other end; the log never heard of it.
-        let _ = told(self.reply, Err(error));
-    }
-}
-
-/// Gives the answer to whoever waits for it here; anybody else gets it from the log.
-fn told(reply: Option<oneshot::Sender<Answer>>, answer: Answer) -> Answer {
-    if let Some(reply) = reply {
-        // An error means that nobody waits for the answer any more.
-        let _ = reply.send(answer.clone());
-    }
-    answer
 }
 
 impl<F: FileSystem> Batches<F> {
@@ -163,11 +133,6 @@ impl<F: FileSystem> Batches<F> {
         synced.is_err()
     }
 
-    /// Lets go of a log that will be deleted.
-    pub(super) async fn discard(&mut self, head: PartitionHead<F>) {
-        head.abandon().await;
-    }
-
     /// Leaves a log from which the next opening has the least to find out.
     pub(super) async fn close(&mut self, head: PartitionHead<F>) {
         if let Err(error) = head.close().await {
@@ -210,12 +175,12 @@ impl<F: FileSystem> Batches<F> {
 }
 
 impl<F: FileSystem> Intake<F> for Batches<F> {
-    type Entry = Queued;
+    type Entry = NewBatch;
     type Staged = Staged;
     type Answer = Answer;
 
-    fn bytes(queued: &Queued) -> usize {
-        queued.batch.bytes.len()
+    fn bytes(batch: &NewBatch) -> usize {
+        batch.bytes.len()
     }
 
     fn begin(&mut self, writer: &mut WalWriter<F>) {
@@ -234,11 +199,10 @@ impl<F: FileSystem> Intake<F> for Batches<F> {
 
     fn stage(
         &mut self,
-        queued: Queued,
+        batch: NewBatch,
         offset: u64,
         frames: &mut Vec<Append>,
     ) -> Stage<Staged, Answer> {
-        let Queued { batch, reply } = queued;
         let verdict = match &batch.producer {
             Some(producer) => {
                 // Not through a method, as the admission is changed meanwhile.
@@ -255,7 +219,6 @@ impl<F: FileSystem> Intake<F> for Batches<F> {
                     end_offset: offset.saturating_add(u64::from(batch.record_count)),
                     bytes: batch.bytes.len(),
                     producer: batch.producer,
-                    reply,
                     _memory: batch.memory,
                 })
             }
@@ -264,16 +227,13 @@ impl<F: FileSystem> Intake<F> for Batches<F> {
                 end_offset: base_offset.saturating_add(1),
                 bytes: 0,
                 producer: None,
-                reply,
                 _memory: None,
             }),
-            Verdict::Duplicate { base_offset } => {
-                Stage::Answer(told(reply, Ok(self.appended(base_offset))))
-            }
+            Verdict::Duplicate { base_offset } => Stage::Answer(Ok(self.appended(base_offset))),
             Verdict::OutOfOrder { .. } | Verdict::StaleEpoch { .. } => {
                 let producer = batch.producer;
                 let error = producer.and_then(|p| AppendError::of(verdict, &p));
-                Stage::Answer(told(reply, Err(error.unwrap_or(AppendError::Closed))))
+                Stage::Answer(Err(error.unwrap_or(AppendError::Closed)))
             }
         }
     }
@@ -290,7 +250,7 @@ impl<F: FileSystem> Intake<F> for Batches<F> {
                 producers.end_offset = producers.end_offset.max(staged.end_offset);
                 drop(producers);
                 self.stored_bytes += staged.bytes;
-                return told(staged.reply, Ok(self.appended(staged.base_offset)));
+                return Ok(self.appended(staged.base_offset));
             }
         };
         let reason = self.reason(failure);
@@ -298,12 +258,11 @@ impl<F: FileSystem> Intake<F> for Batches<F> {
             let now_ms = self.now_ms;
             self.producers().table.record_failure(producer, now_ms);
         }
-        let error = match **failure {
+        Err(match **failure {
             // Another leads by now, or nobody: whoever sent it has to ask again.
             Error::Stopped { .. } => AppendError::Closed,
             _ => AppendError::Storage(reason),
-        };
-        told(staged.reply, Err(error))
+        })
     }
 
     fn end(&mut self, writer: &mut WalWriter<F>, _outcome: Outcome<'_>) {

@@ -94,13 +94,8 @@ async fn after<F: FileSystem>(
     clock: &dyn Clock,
     pause: Duration,
 ) -> Option<(PartitionLog<F>, u64)> {
-    loop {
-        clock.sleep(pause).await;
-        let shared = shared.upgrade()?;
-        // What was appended may have waited for the log to be opened, and others still do.
-        if !shared.is_opening() {
-            let log = shared.open_now()?.log.clone();
-            return Some((log, shared.appended_bytes()));
-        }
-    }
+    clock.sleep(pause).await;
+    let shared = shared.upgrade()?;
+    let log = shared.log_now()?.log.clone();
+    Some((log, shared.appended_bytes()))
 }

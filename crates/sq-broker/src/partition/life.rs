@@ -90,7 +90,7 @@ impl<F: FileSystem> Opener<F> {
         is_over
     }
 
-    /// Gives the log what was queued for it, and then to everybody.
+    /// Gives the log to everybody.
     async fn hand_over(self, opened: Opened<F>) {
         let Some(shared) = self.shared.upgrade() else {
             return;
@@ -100,10 +100,6 @@ impl<F: FileSystem> Opener<F> {
         let reader = intake.reader();
         let rolls = head.rolls();
         let log = Log::with_intake(head, intake, config);
-        for queued in shared.early.end() {
-            // The answer is given where it is waited for.
-            drop(log.enter(queued).await);
-        }
         let open = Arc::new(Open { log, reader, rolls });
         if let Some(discard) = shared.open(&open) {
             end(shared, open, discard).await;
@@ -124,13 +120,11 @@ fn log_config(limits: &PartitionLimits, executor: &Executor) -> LogConfig {
 impl<F: FileSystem> Shared<F> {
     /// Says that the log could not be opened. Whether it is still wanted.
     fn fail(&self, reason: &str) -> bool {
-        let reason: Arc<str> = reason.into();
-        self.early.refuse(&reason);
         let mut is_wanted = true;
         self.gate.send_modify(|gate| {
             is_wanted = !matches!(gate, Gate::Closing { .. });
             *gate = if is_wanted {
-                Gate::Failed(reason)
+                Gate::Failed(reason.into())
             } else {
                 Gate::Closed
             };
@@ -183,7 +177,7 @@ pub(super) async fn end<F: FileSystem>(shared: Arc<Shared<F>>, open: Arc<Open<F>
             let head = head.take();
             Box::pin(async move {
                 match head {
-                    Some(head) if discard => intake.discard(head).await,
+                    Some(head) if discard => head.abandon().await,
                     Some(head) => intake.close(head).await,
                     None => {}
                 }

@@ -3,11 +3,10 @@
 //! Appends go through the log's queue, which is bounded in entries and bytes. All that waits there goes
 //! into one write and one sync, so a batch that arrives while the disk is busy shares the next sync
 //! with every other that did. Where it is written it is decided about, too: nobody else knows what is
-//! in flight (`intake`). Reads do not go through the queue. A partition that nobody appends to has no
-//! task and no timer.
+//! in flight (`intake`). Reads do not go through the queue. A partition that nobody appends to has one
+//! task, which sleeps (`head`), and no timer.
 
 mod append;
-mod early;
 mod gather;
 mod head;
 mod intake;
@@ -20,7 +19,6 @@ mod upkeep;
 mod waiters;
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
@@ -28,10 +26,10 @@ use std::time::Duration;
 
 use sq_roll::{Node, RollHandle, RollRecord};
 use sq_sim::{Clock, FileSystem};
-use sq_storage::log::{Executor, Head as _, Log};
+use sq_storage::log::{Executor, Head as _, Log, Pending};
 use sq_storage::{LogReader, Retention, TopicName, WalConfig};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 pub use append::{AppendError, Appended, NewBatch};
 pub use waiters::WaitGuard;
@@ -39,9 +37,8 @@ pub use waiters::WaitGuard;
 use crate::config::RollConfig;
 use crate::meta::Metadata;
 use crate::producers::ProducerLimits;
-use early::Early;
 use head::PartitionHead;
-use intake::{Answer, Batches, Queued};
+use intake::Batches;
 use waiters::Waiters;
 
 /// The epoch of the leader of every partition while there is one broker.
@@ -148,7 +145,7 @@ type PartitionLog<F> = Log<F, Batches<F>, PartitionHead<F>>;
 struct Open<F: FileSystem> {
     log: PartitionLog<F>,
     reader: LogReader<F>,
-    rolls: Option<RollHandle<F>>,
+    rolls: RollHandle<F>,
 }
 
 /// What stands between a partition's handles and its log.
@@ -167,18 +164,23 @@ enum Gate<F: FileSystem> {
 }
 
 impl<F: FileSystem> Gate<F> {
-    /// The log; none while it is being opened.
-    fn open(&self) -> Result<Option<Arc<Open<F>>>, Unavailable> {
+    /// The log, or why there is none; nothing while it is being opened.
+    fn log(&self) -> Option<Result<Arc<Open<F>>, Unavailable>> {
         match self {
-            Self::Opening => Ok(None),
-            Self::Open(open) => Ok(Some(Arc::clone(open))),
-            Self::Failed(reason) => Err(Unavailable::Failed(Arc::clone(reason))),
-            Self::Closing { .. } | Self::Closed => Err(Unavailable::Closed),
+            Self::Opening => None,
+            Self::Open(open) => Some(Ok(Arc::clone(open))),
+            Self::Failed(reason) => Some(Err(Unavailable::Failed(Arc::clone(reason)))),
+            Self::Closing { .. } | Self::Closed => Some(Err(Unavailable::Closed)),
         }
     }
 }
 
 /// The handle of a partition.
+///
+/// Dropping it closes nothing: what was queued is still written, and then the log is left as a process
+/// that dies leaves it. The next opening finds everything that is durable, and has to look for where that
+/// ends; where syncs come at intervals, what was acknowledged since the last one is synced by nobody.
+/// [`begin_close`](Self::begin_close) is what ends a partition in good order.
 #[derive(Debug)]
 pub struct Partition<F: FileSystem> {
     id: PartitionId,
@@ -190,18 +192,28 @@ pub struct Partition<F: FileSystem> {
 #[derive(Debug)]
 struct Shared<F: FileSystem> {
     gate: watch::Sender<Gate<F>>,
-    early: Early,
     waiters: Waiters,
     appended_bytes: AtomicU64,
 }
 
 impl<F: FileSystem> Shared<F> {
-    fn open_now(&self) -> Option<Arc<Open<F>>> {
-        self.gate.borrow().open().ok().flatten()
+    fn log_now(&self) -> Option<Arc<Open<F>>> {
+        self.gate.borrow().log()?.ok()
     }
 
-    fn is_opening(&self) -> bool {
-        matches!(&*self.gate.borrow(), Gate::Opening)
+    /// Waits until the log is open, or is known not to be.
+    async fn log(&self) -> Result<Arc<Open<F>>, Unavailable> {
+        if let Some(open) = self.log_now() {
+            return Ok(open);
+        }
+        let mut gate = self.gate.subscribe();
+        loop {
+            let log = gate.borrow_and_update().log();
+            if let Some(log) = log {
+                return log;
+            }
+            gate.changed().await.map_err(|_| Unavailable::Closed)?;
+        }
     }
 
     fn appended_bytes(&self) -> u64 {
@@ -216,9 +228,10 @@ impl<F: FileSystem> Shared<F> {
 }
 
 /// An append on its way. Dropping it does not take the append back.
-pub struct PendingAppend(Pin<Box<dyn Future<Output = Answer> + Send>>);
+#[derive(Debug)]
+pub struct PendingAppend<F: FileSystem>(Pending<F, Batches<F>, PartitionHead<F>>);
 
-impl PendingAppend {
+impl<F: FileSystem> PendingAppend<F> {
     /// Waits until the batch is durable or has failed.
     ///
     /// # Errors
@@ -226,27 +239,13 @@ impl PendingAppend {
     pub async fn outcome(self) -> Result<Appended, AppendError> {
         self.0.await
     }
-
-    fn early(answer: oneshot::Receiver<Answer>) -> Self {
-        Self(Box::pin(async move {
-            answer.await.unwrap_or(Err(AppendError::Closed))
-        }))
-    }
-}
-
-impl fmt::Debug for PendingAppend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PendingAppend")
-    }
 }
 
 impl<F: FileSystem> Partition<F> {
-    /// Begins to open the log. Appends may be queued at once.
+    /// Begins to open the log. What is asked of it meanwhile waits.
     pub fn start(env: Arc<PartitionEnv<F>>, id: PartitionId, config: WalConfig) -> Self {
-        let limits = &env.limits;
         let shared = Arc::new(Shared {
             gate: watch::Sender::new(Gate::Opening),
-            early: Early::new(limits.queue_entries, limits.queue_bytes as usize),
             waiters: Waiters::default(),
             appended_bytes: AtomicU64::new(0),
         });
@@ -264,28 +263,14 @@ impl<F: FileSystem> Partition<F> {
         &self.id
     }
 
-    /// Queues a batch. Batches are stored in the order in which these calls return, and calls that
-    /// wait for room are served in the order in which they were made.
+    /// Queues a batch, once the log is open. Batches are stored in the order in which these calls return,
+    /// and calls that wait for room are served in the order in which they were made.
     ///
     /// # Errors
     /// [`AppendError::Closed`], and [`AppendError::Unavailable`] if the log could not be opened.
-    pub async fn enqueue(&self, batch: NewBatch) -> Result<PendingAppend, AppendError> {
-        let mut queued = Queued::new(batch);
-        if let Some(open) = self.shared.open_now() {
-            return Ok(PendingAppend(Box::pin(open.log.enter(queued).await)));
-        }
-        let mut gate = self.shared.gate.subscribe();
-        loop {
-            let open = gate.borrow_and_update().open()?;
-            if let Some(open) = open {
-                return Ok(PendingAppend(Box::pin(open.log.enter(queued).await)));
-            }
-            match self.shared.early.keep(queued) {
-                Ok(answer) => return Ok(PendingAppend::early(answer)),
-                Err(back) => queued = back,
-            }
-            gate.changed().await.map_err(|_| AppendError::Closed)?;
-        }
+    pub async fn enqueue(&self, batch: NewBatch) -> Result<PendingAppend<F>, AppendError> {
+        let open = self.shared.log().await?;
+        Ok(PendingAppend(open.log.enter(batch).await))
     }
 
     /// The log, once it is open.
@@ -293,31 +278,25 @@ impl<F: FileSystem> Partition<F> {
     /// # Errors
     /// It could not be opened, or is closed.
     pub async fn reader(&self) -> Result<LogReader<F>, Unavailable> {
-        let mut gate = self.shared.gate.subscribe();
-        loop {
-            let open = gate.borrow_and_update().open()?;
-            if let Some(open) = open {
-                return Ok(open.reader.clone());
-            }
-            gate.changed().await.map_err(|_| Unavailable::Closed)?;
-        }
+        Ok(self.shared.log().await?.reader.clone())
     }
 
     /// The log, if it is open now.
     pub fn reader_if_open(&self) -> Option<LogReader<F>> {
-        self.shared.open_now().map(|open| open.reader.clone())
+        self.shared.log_now().map(|open| open.reader.clone())
     }
 
-    /// The records of the log's last rolls, the oldest first.
-    pub fn rolls(&self) -> Vec<Arc<RollRecord>> {
-        let open = self.shared.open_now();
-        let rolls = open.and_then(|open| open.rolls.as_ref().map(RollHandle::records));
-        rolls.unwrap_or_default()
+    /// The records of the log's last rolls since it was opened, the oldest first.
+    ///
+    /// # Errors
+    /// It could not be opened, or is closed.
+    pub async fn rolls(&self) -> Result<Vec<Arc<RollRecord>>, Unavailable> {
+        Ok(self.shared.log().await?.rolls.records())
     }
 
     /// Whether the log could not be opened, or is closed.
     pub fn is_unavailable(&self) -> bool {
-        self.shared.gate.borrow().open().is_err()
+        matches!(self.shared.gate.borrow().log(), Some(Err(_)))
     }
 
     /// Whether it was closed, for good.
@@ -339,7 +318,7 @@ impl<F: FileSystem> Partition<F> {
     /// Has the log let go of what is not to be kept any longer, behind all that is queued. Nothing
     /// happens to a log that is not open.
     pub async fn retain(&self, retention: Retention) {
-        let open = self.shared.open_now();
+        let open = self.shared.log_now();
         let Some(open) = open.filter(|open| !open.reader.segments().is_empty()) else {
             return;
         };

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use sq_sim::{Effect, Errno, Fault, OpKind, SyncFailure};
+use sq_sim::{Effect, Errno, Fault, InMemoryFileSystem, OpKind, SyncFailure};
 
 use super::PendingAppend;
 use super::tests::{Machine, TestPartition, new_batch};
 use crate::batch::BatchHeader;
-use crate::testing::{Stop, block_on};
+use crate::testing::{Stop, block_on, in_time};
 
 const PRODUCERS: i64 = 3;
 const BATCHES: i32 = 12;
@@ -23,7 +23,7 @@ struct Producer {
     id: i64,
     /// The first sequence and the record count of what is not acknowledged yet.
     to_do: VecDeque<(i32, i32)>,
-    in_flight: VecDeque<PendingAppend>,
+    in_flight: VecDeque<PendingAppend<InMemoryFileSystem>>,
     /// First sequence to offset.
     acknowledged: BTreeMap<i32, u64>,
 }
@@ -63,10 +63,10 @@ impl Producer {
     }
 
     /// Takes the answers. After the first failure the others are for batches that are sent again.
-    async fn receive(&mut self) {
+    async fn receive(&mut self, machine: &Machine) {
         let mut failed = false;
         for pending in std::mem::take(&mut self.in_flight) {
-            match pending.outcome().await {
+            match in_time(&machine.clock, pending.outcome()).await {
                 Ok(appended) if !failed => {
                     let (first, _) = self.to_do.pop_front().unwrap();
                     self.acknowledged.insert(first, appended.base_offset);
@@ -161,7 +161,7 @@ async fn run(seed: u64) {
             producer.send(&partition, &mut rng).await;
         }
         for producer in &mut producers {
-            producer.receive().await;
+            producer.receive(&machine).await;
         }
         machine.clock.advance(Duration::from_mins(5));
         let is_failed = partition.is_unavailable();

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
+use sq_roll::{Epoch, LocalSource, Start};
 use sq_sim::FileSystem;
 use sq_storage::{Damage, RecoveryReport, WalConfig, WalWriter};
 
 use super::gather::{self, Gathering, SharedProducers};
-use super::head::{PartitionHead, Rolls};
-use super::{PartitionEnv, PartitionId, snapshots};
+use super::head::PartitionHead;
+use super::{LEADER_EPOCH, PartitionEnv, PartitionId, snapshots};
 use crate::meta::{MetaSource, chain};
 
 /// A partition that is ready for appends.
@@ -30,7 +31,6 @@ pub(super) async fn open<F: FileSystem>(
         .await
         .map_err(|e| format!("producer snapshots in {}: {e}", directory.display()))?;
     let mut gathering = Gathering::new(limits, earlier.newest.take());
-    let wal = config.clone();
     let mut writer = WalWriter::visited(fs, config, topic, partition, clock, &mut gathering)
         .await
         .map_err(|e| e.to_string())?;
@@ -42,34 +42,28 @@ pub(super) async fn open<F: FileSystem>(
     producers.table.expire(env.clock.wall_ms());
     let producers = Arc::new(Mutex::new(producers));
     writer.set_sidecar_source(gather::sidecars(&producers));
-    let head = head(env, id, &wal, writer).await?;
+    let head = head(env, id, writer).await?;
     Ok(Opened { head, producers })
 }
 
-/// Has the metadata follow what the log holds, and the log roll through it from now on.
+/// Has the log roll from now on, through the metadata if that knows of it. It is to follow first what the
+/// log holds.
 async fn head<F: FileSystem>(
     env: &PartitionEnv<F>,
     id: &PartitionId,
-    wal: &WalConfig,
     writer: WalWriter<F>,
 ) -> Result<PartitionHead<F>, String> {
     let Some(metadata) = &env.metadata else {
-        return Ok(PartitionHead::Alone(writer));
+        let start = Start::resume(&writer, Epoch(LEADER_EPOCH));
+        return Ok(PartitionHead::new(env, writer, start, LocalSource));
     };
     let known = metadata.partition_id(&id.topic, id.partition);
     let known = known.ok_or("its topic is deleted")?;
     let start = chain::resume(metadata, known, &writer)
         .await
         .map_err(|e| e.to_string())?;
-    let rolls = Rolls {
-        source: MetaSource::new(metadata.clone(), known, writer.reader()),
-        start,
-        node: &env.node,
-        config: &env.roll,
-        fs: Arc::clone(&env.fs),
-        runtime: &env.runtime,
-    };
-    Ok(PartitionHead::rolling(writer, wal, rolls))
+    let source = MetaSource::new(metadata.clone(), known, writer.reader());
+    Ok(PartitionHead::new(env, writer, start, source))
 }
 
 /// Says what opening found that someone may have to look at.

@@ -21,7 +21,7 @@ use super::{
 use crate::batch::{BatchHeader, validate_produced};
 use crate::config::RollConfig;
 use crate::producers::{ProducerLimits, ProducerStamp, ProducerTable};
-use crate::testing::{DIR, Stop, batch, block_on};
+use crate::testing::{DIR, Stop, batch, block_on, in_time, pass};
 
 const PARTITION: &str = "/data/orders/0";
 
@@ -82,6 +82,18 @@ impl Machine {
         Partition::start(Arc::new(env), id, config)
     }
 
+    /// From now on there is no file to go to when one fails.
+    fn refuse_successors(&self) {
+        let fault = Fault::new(Effect::Fail(Errno::NoSpace)).on(&[OpKind::CreateNew]);
+        self.fs.inject(fault.always());
+    }
+
+    /// All is well again, and soon there is a file to go to.
+    async fn recover(&self) {
+        self.fs.clear_faults();
+        pass(&self.clock, Duration::from_secs(10)).await;
+    }
+
     fn snapshots(&self) -> Vec<PathBuf> {
         let is_snapshot = |p: &PathBuf| p.extension().is_some_and(|e| e == "producers");
         self.fs.files().into_iter().filter(is_snapshot).collect()
@@ -109,7 +121,11 @@ pub(super) fn new_batch(producer: Option<(i64, i16, i32)>, records: i32) -> NewB
     NewBatch::new(bytes, &header)
 }
 
-async fn queue(partition: &TestPartition, first: i32, records: i32) -> PendingAppend {
+async fn queue(
+    partition: &TestPartition,
+    first: i32,
+    records: i32,
+) -> PendingAppend<InMemoryFileSystem> {
     partition
         .enqueue(new_batch(Some((9, 0, first)), records))
         .await
@@ -121,6 +137,16 @@ async fn append(partition: &TestPartition, first: i32, records: i32) -> Result<u
         .enqueue(new_batch(Some((9, 0, first)), records))
         .await?;
     pending.outcome().await.map(|done| done.base_offset)
+}
+
+/// The same while time goes by.
+async fn append_in_time(
+    machine: &Machine,
+    partition: &TestPartition,
+    first: i32,
+    records: i32,
+) -> Result<u64, AppendError> {
+    in_time(&machine.clock, append(partition, first, records)).await
 }
 
 async fn end(partition: &TestPartition) -> u64 {
@@ -203,14 +229,15 @@ fn if_an_append_fails_so_does_its_copy_and_the_retry_gets_the_offset() {
             append(&partition, 0, 5).await.unwrap();
             let fault = Fault::new(Effect::FailSync(model)).on(&[OpKind::SyncData]);
             machine.fs.inject(fault.path_ends_with(".wal"));
+            machine.refuse_successors();
             let original = queue(&partition, 5, 5).await;
             let copy = queue(&partition, 5, 5).await;
-            assert!(matches!(
-                original.outcome().await,
-                Err(AppendError::Storage(_))
-            ));
-            assert!(matches!(copy.outcome().await, Err(AppendError::Storage(_))));
+            let both = async { [original.outcome().await, copy.outcome().await] };
+            for outcome in in_time(&machine.clock, both).await {
+                assert!(matches!(outcome, Err(AppendError::Storage(_))), "{model:?}");
+            }
             assert_eq!(end(&partition).await, 5);
+            machine.recover().await;
             assert_eq!(append(&partition, 5, 5).await, Ok(5), "{model:?}");
             assert_eq!(append(&partition, 5, 5).await, Ok(5), "{model:?}");
 
@@ -230,8 +257,9 @@ fn a_pipeline_does_not_skip_the_batch_that_failed() {
         partition.reader().await.unwrap();
         let fault = Fault::new(Effect::Fail(Errno::NoSpace)).on(&[OpKind::WriteAt]);
         machine.fs.inject(fault.path_ends_with(".wal"));
+        machine.refuse_successors();
         assert!(matches!(
-            append(&partition, 0, 5).await,
+            append_in_time(&machine, &partition, 0, 5).await,
             Err(AppendError::Storage(_))
         ));
         // The second of the pipeline was on its way all the while.
@@ -243,8 +271,27 @@ fn a_pipeline_does_not_skip_the_batch_that_failed() {
                 expected: 0
             })
         );
+        machine.recover().await;
         assert_eq!(append(&partition, 0, 5).await, Ok(0));
         assert_eq!(append(&partition, 5, 5).await, Ok(5));
+    });
+}
+
+#[test]
+fn a_file_that_fails_is_no_error_where_there_is_another_to_go_to() {
+    block_on(async {
+        for model in SyncFailure::ALL {
+            let machine = Machine::new(1);
+            let partition = machine.start();
+            append(&partition, 0, 5).await.unwrap();
+            let fault = Fault::new(Effect::FailSync(model)).on(&[OpKind::SyncData]);
+            machine.fs.inject(fault.path_ends_with(".wal"));
+            assert_eq!(append(&partition, 5, 5).await, Ok(5), "{model:?}");
+            assert_eq!(append(&partition, 10, 5).await, Ok(10), "{model:?}");
+            machine.fs.power_loss(Keep::None);
+            let partition = machine.start();
+            assert_eq!(end(&partition).await, 15, "{model:?}");
+        }
     });
 }
 
@@ -561,7 +608,7 @@ fn a_full_disk_refuses_appends_and_takes_them_again_once_there_is_room() {
         machine.fs.set_free_space(Some(0));
         let mut refused = 0;
         while refused < 20 {
-            match append(&partition, stored, 1).await {
+            match append_in_time(&machine, &partition, stored, 1).await {
                 // What the segment has allocated already is still there to be filled.
                 Ok(offset) => {
                     assert_eq!(offset, u64::from(stored.cast_unsigned()));
@@ -583,7 +630,7 @@ fn a_full_disk_refuses_appends_and_takes_them_again_once_there_is_room() {
             .unwrap();
         assert_eq!(frames.len(), usize::try_from(stored).unwrap());
         machine.fs.set_free_space(None);
-        machine.clock.advance(Duration::from_mins(5));
+        pass(&machine.clock, Duration::from_mins(5)).await;
         assert_eq!(
             append(&partition, stored, 1).await,
             Ok(stored.cast_unsigned().into())
@@ -739,34 +786,22 @@ fn the_queue_holds_no_more_bytes_than_it_may() {
 }
 
 #[test]
-fn what_comes_before_the_log_is_open_is_bounded_and_keeps_its_order() {
+fn what_comes_before_the_log_is_open_waits_for_it() {
     block_on(async {
-        let machine = Machine {
-            limits: PartitionLimits {
-                queue_entries: 3,
-                ..PartitionLimits::default()
-            },
-            ..Machine::new(1)
-        };
+        let machine = Machine::new(1);
         let partition = machine.start();
-        let mut pending = Vec::new();
+        let first = sq_sim::poll_n_then_drop(queue(&partition, 0, 1), 1).await;
+        assert!(first.is_none(), "nothing has been opened");
         for n in 0..3 {
-            // Each is queued at once, although nothing has been opened.
-            let queued = sq_sim::poll_n_then_drop(queue(&partition, n, 1), 1).await;
-            pending.push(queued.unwrap());
+            assert_eq!(append(&partition, n, 1).await, Ok(n.cast_unsigned().into()));
         }
-        let fourth = sq_sim::poll_n_then_drop(queue(&partition, 3, 1), 1).await;
-        assert!(fourth.is_none(), "it waits for room");
-        pending.push(queue(&partition, 3, 1).await);
-        for (n, pending) in (0..).zip(pending) {
-            assert_eq!(pending.outcome().await.unwrap().base_offset, n);
-        }
-        // And what is queued before a close that comes before the opening is stored.
         close(&partition).await;
+        // A close that comes before the opening is over is waited for by nobody.
         let partition = machine.start();
-        let last = queue(&partition, 4, 1).await;
-        close(&partition).await;
-        assert_eq!(last.outcome().await.unwrap().base_offset, 4);
+        let (queued, ()) = tokio::join!(append(&partition, 3, 1), close(&partition));
+        assert_eq!(queued, Err(AppendError::Closed));
+        let partition = machine.start();
+        assert_eq!(end(&partition).await, 3);
     });
 }
 

@@ -128,7 +128,7 @@ struct Connection<'a, F: FileSystem> {
     ahead: Arc<ReadAhead>,
     /// Bytes of this connection's requests in flight.
     memory: Budget,
-    owing: Owing,
+    owing: Owing<F>,
 }
 
 /// Serves a connection until the client closes it, something is wrong, or the broker stops.
@@ -291,7 +291,7 @@ impl<F: FileSystem> Connection<'_, F> {
     }
 
     /// Begins a request.
-    async fn begin(&self, frame: Bytes, memory: Held) -> Result<Owed, ConnectionError> {
+    async fn begin(&self, frame: Bytes, memory: Held) -> Result<Owed<F>, ConnectionError> {
         let request = match protocol::decode(frame) {
             Ok(request) => request,
             Err(

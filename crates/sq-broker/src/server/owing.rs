@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
+use sq_sim::FileSystem;
+
 use super::reply::Owed;
 use crate::budget::Held;
 
 /// An answer to come, and what its request holds of the connection's memory until then.
-pub(super) struct InFlight {
-    pub(super) owed: Owed,
+pub(super) struct InFlight<F: FileSystem> {
+    pub(super) owed: Owed<F>,
     pub(super) memory: Held,
 }
 
@@ -18,24 +20,27 @@ pub(super) struct InFlight {
 /// Both halves are one task's, so nobody is woken: whoever polls them polls both again for as long as
 /// [`changes`](Self::changes) goes up. A channel would wake the task that is running, which has the
 /// scheduler wake another thread for it.
-pub(super) struct Owing {
+pub(super) struct Owing<F: FileSystem> {
     most: usize,
-    state: Mutex<State>,
+    state: Mutex<State<F>>,
 }
 
-#[derive(Default)]
-struct State {
-    queue: VecDeque<InFlight>,
+struct State<F: FileSystem> {
+    queue: VecDeque<InFlight<F>>,
     is_over: bool,
     changes: u64,
 }
 
-impl Owing {
+impl<F: FileSystem> Owing<F> {
     /// A queue with room for `most`.
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                is_over: false,
+                changes: 0,
+            }),
         }
     }
 
@@ -57,7 +62,7 @@ impl Owing {
     }
 
     /// Puts one at the end.
-    pub(super) fn push(&self, owed: InFlight) {
+    pub(super) fn push(&self, owed: InFlight<F>) {
         let mut state = self.lock();
         state.queue.push_back(owed);
         state.changes += 1;
@@ -71,7 +76,7 @@ impl Owing {
     }
 
     /// Takes the first, once there is one; `None` once there will be no more.
-    pub(super) async fn pop(&self) -> Option<InFlight> {
+    pub(super) async fn pop(&self) -> Option<InFlight<F>> {
         std::future::poll_fn(|_| {
             let mut state = self.lock();
             match state.queue.pop_front() {
@@ -90,7 +95,7 @@ impl Owing {
         self.lock().queue.is_empty()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State<F>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

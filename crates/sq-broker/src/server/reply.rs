@@ -1,5 +1,6 @@
 //! An answer: owed, then ready to be written.
 
+use sq_sim::FileSystem;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -31,13 +32,13 @@ pub(super) enum ReplyError {
 
 /// An answer that is owed.
 #[derive(Debug)]
-pub(super) struct Owed(Kind);
+pub(super) struct Owed<F: FileSystem>(Kind<F>);
 
 #[derive(Debug)]
-enum Kind {
+enum Kind<F: FileSystem> {
     Ready(Encoded),
     Produced {
-        produced: Produced,
+        produced: Produced<F>,
         version: i16,
         correlation_id: i32,
     },
@@ -77,12 +78,12 @@ impl Reply {
     }
 }
 
-impl Owed {
+impl<F: FileSystem> Owed<F> {
     pub(super) fn ready(encoded: Encoded) -> Self {
         Self(Kind::Ready(encoded))
     }
 
-    pub(super) fn produced(produced: Produced, version: i16, correlation_id: i32) -> Self {
+    pub(super) fn produced(produced: Produced<F>, version: i16, correlation_id: i32) -> Self {
         Self(Kind::Produced {
             produced,
             version,

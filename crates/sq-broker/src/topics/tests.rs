@@ -562,8 +562,8 @@ async fn paced_appends(set: impl FnOnce(&mut Config)) -> (usize, usize) {
         pass(Duration::from_millis(20)).await;
     }
     pass(Duration::from_secs(1)).await;
-    let rolls = topic.partition(0).unwrap().rolls().len();
-    (waited, rolls)
+    let rolls = topic.partition(0).unwrap().rolls().await;
+    (waited, rolls.unwrap().len())
 }
 
 #[test]
