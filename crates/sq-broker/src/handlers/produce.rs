@@ -209,6 +209,10 @@ fn refused(error: &AppendError) -> Refusal {
     let code = match error {
         AppendError::OutOfOrder { .. } => ResponseError::OutOfOrderSequenceNumber,
         AppendError::StaleEpoch { .. } => ResponseError::InvalidProducerEpoch,
+        // Of Kafka's retriable errors the one that says that nothing was stored, and neither that a disk is
+        // broken nor that another may lead the partition by now: clients try again after their pause, and
+        // ask for no metadata, which is what may be slow.
+        AppendError::NoSegment(_) => ResponseError::NotEnoughReplicas,
         AppendError::Storage(_) | AppendError::Unavailable(_) => ResponseError::KafkaStorageError,
         // The topic was deleted, or the broker stops: either way the client has to ask again who
         // leads the partition.
@@ -219,7 +223,92 @@ fn refused(error: &AppendError) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use sq_sim::{Effect, Errno, Fault, InMemoryFileSystem, OpKind, PathPattern, VirtualClock};
+
     use super::*;
+    use crate::config::TopicOverrides;
+    use crate::testing::{self, batch, block_on, disk, in_time, pass};
+    use crate::topics::NewTopic;
+
+    /// Produces a batch of about a fifth of a segment, while time goes by.
+    async fn produce(
+        broker: &Broker<InMemoryFileSystem>,
+        clock: &VirtualClock,
+        sequence: i32,
+    ) -> PartitionProduceResponse {
+        let data = PartitionProduceData::default().with_records(Some(batch(
+            Some((7, 0, sequence)),
+            1,
+            400,
+        )));
+        let topic = TopicProduceData::default()
+            .with_name(WireName(text("t")))
+            .with_partition_data(vec![data]);
+        let request = ProduceRequest::default()
+            .with_acks(-1)
+            .with_topic_data(vec![topic]);
+        let produced = begin(broker, 9, request, Held::nothing()).await;
+        let outcome = in_time(clock, produced.finish()).await;
+        outcome.response.responses[0].partition_responses[0].clone()
+    }
+
+    #[test]
+    fn where_there_is_no_next_segment_in_time_a_producer_is_told_that_nothing_was_stored() {
+        block_on(async {
+            let (fs, clock) = (disk(1).await, VirtualClock::new());
+            let small = |config: &mut crate::config::Config| config.topic.segment_bytes = 2_048;
+            let broker = testing::broker(&fs, &clock, small).await;
+            let topic = NewTopic {
+                name: sq_storage::TopicName::new("t").unwrap(),
+                partitions: 1,
+                overrides: TopicOverrides::default(),
+            };
+            broker.topics.create(topic).await.unwrap();
+            let mut stored = 0;
+            for until in [4, 8] {
+                while stored < until {
+                    let response = produce(&broker, &clock, stored).await;
+                    assert_eq!(response.error_code, 0, "{:?}", response.error_message);
+                    assert_eq!(response.base_offset, i64::from(stored));
+                    stored += 1;
+                }
+                // No file can be made for the next segment.
+                let no_file = Fault::new(Effect::Fail(Errno::TooManyOpenFiles));
+                let no_file = no_file.on(&[OpKind::CreateNew]).always();
+                let successors = PathPattern::Contains(".prepared".to_owned());
+                fs.inject(no_file.path(successors));
+                let refused = loop {
+                    let response = produce(&broker, &clock, stored).await;
+                    if response.error_code != 0 {
+                        break response;
+                    }
+                    assert_eq!(response.base_offset, i64::from(stored));
+                    stored += 1;
+                    assert!(stored < 100, "the segment is bounded");
+                };
+                assert_eq!(refused.error_code, ResponseError::NotEnoughReplicas.code());
+                assert!(ResponseError::NotEnoughReplicas.is_retriable());
+                assert_eq!(
+                    (refused.base_offset, refused.log_start_offset),
+                    (NONE, NONE)
+                );
+                let current = broker.topics.current();
+                let partition = current.by_name("t").unwrap().partition(0).unwrap();
+                let end = partition.reader().await.unwrap().end_offset();
+                assert_eq!(end, u64::from(stored.cast_unsigned()), "nothing was stored");
+                fs.clear_faults();
+            }
+            // The same batch again is the next one.
+            pass(&clock, Duration::from_secs(10)).await;
+            let response = produce(&broker, &clock, stored).await;
+            assert_eq!(
+                (response.error_code, response.base_offset),
+                (0, i64::from(stored))
+            );
+        });
+    }
 
     #[test]
     fn a_batch_keeps_no_more_than_four_times_its_size() {

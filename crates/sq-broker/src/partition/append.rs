@@ -56,6 +56,9 @@ pub enum AppendError {
     /// The log did not take it. Whether it may be tried again is for the log to say then.
     #[error("{0}")]
     Storage(Arc<str>),
+    /// There was no segment to go to for too long, and nothing was written. It may be tried again.
+    #[error("{0}")]
+    NoSegment(Arc<str>),
     /// The log could not be opened.
     #[error("the log could not be opened: {0}")]
     Unavailable(Arc<str>),

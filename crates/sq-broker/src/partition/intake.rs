@@ -261,6 +261,7 @@ impl<F: FileSystem> Intake<F> for Batches<F> {
         Err(match **failure {
             // Another leads by now, or nobody: whoever sent it has to ask again.
             Error::Stopped { .. } => AppendError::Closed,
+            Error::NoSuccessor { .. } => AppendError::NoSegment(reason),
             _ => AppendError::Storage(reason),
         })
     }
