@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
-use sq_broker::cli::{SegmentCommand, ServeArgs, TopicCommand};
+use sq_broker::cli::{RollCommand, SegmentCommand, ServeArgs, TopicCommand};
 use sq_sim::OsFileSystem;
 use tracing_subscriber::EnvFilter;
 
@@ -27,6 +27,9 @@ enum Command {
     /// Create, list, describe and delete topics.
     #[command(subcommand)]
     Topic(TopicCommand),
+    /// Show how logs went from segment to segment.
+    #[command(subcommand)]
+    Roll(RollCommand),
     /// Look into segment files.
     #[command(subcommand)]
     Segment(SegmentCommand),
@@ -57,6 +60,7 @@ async fn run(command: Command) -> ExitCode {
     match command {
         Command::Serve(args) => args.run().await,
         Command::Topic(command) => command.run().await,
+        Command::Roll(command) => command.run().await,
         Command::Segment(command) => command.run(Arc::new(OsFileSystem::inline())).await,
     }
 }

@@ -136,6 +136,15 @@ impl Client {
         self.call_in(request, version).await
     }
 
+    /// Asks what Kafka does not have and a broker does not say that it speaks, in version 0. One that does
+    /// not speak it closes the connection.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn call_own<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
+        self.call_in(request, 0).await
+    }
+
     /// The highest version of a request that both sides know.
     pub fn highest<R: Request>(&self) -> Option<i16> {
         let (min, max) = self.versions.get(&R::KEY)?;

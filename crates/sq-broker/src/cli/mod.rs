@@ -4,6 +4,7 @@
 //! that says why. (A mistake on the command line itself is clap's, and 2.)
 
 mod client;
+mod roll;
 mod segment;
 mod serve;
 mod topic;
@@ -13,6 +14,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 pub use client::{Client, ClientError};
+pub use roll::RollCommand;
 pub use segment::{SegmentCommand, SegmentError};
 pub use serve::{ServeArgs, ServeError};
 pub use topic::{Broker, TopicCommand, TopicError};

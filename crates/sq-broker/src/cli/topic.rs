@@ -143,7 +143,7 @@ impl TopicCommand {
 }
 
 impl Broker {
-    async fn connect(&self) -> Result<Client, ClientError> {
+    pub(super) async fn connect(&self) -> Result<Client, ClientError> {
         Client::connect(
             &self.bootstrap,
             Duration::from_millis(self.timeout_ms.into()),
@@ -212,11 +212,7 @@ async fn delete(name: &str, broker: &Broker) -> Result<(), TopicError> {
 }
 
 async fn describe(name: &str, broker: &Broker, out: &mut impl Write) -> Result<(), TopicError> {
-    let topic = metadata(broker, Some(name)).await?.into_iter().next();
-    let topic = topic.ok_or_else(|| TopicError::NotAnswered {
-        topic: name.to_owned(),
-    })?;
-    accepted(name, topic.error_code, None)?;
+    let topic = topic(name, broker).await?;
     writeln!(
         out,
         "topic\t{name}\nid\t{}\npartitions\t{}",
@@ -276,6 +272,19 @@ async fn settings(
     Ok(result.configs.into_iter().map(entry).collect())
 }
 
+/// One topic, which is there.
+pub(super) async fn topic(
+    name: &str,
+    broker: &Broker,
+) -> Result<MetadataResponseTopic, TopicError> {
+    let topic = metadata(broker, Some(name)).await?.into_iter().next();
+    let topic = topic.ok_or_else(|| TopicError::NotAnswered {
+        topic: name.to_owned(),
+    })?;
+    accepted(name, topic.error_code, None)?;
+    Ok(topic)
+}
+
 /// All topics or one, sorted by name. A topic that is not there is not created by the question.
 async fn metadata(
     broker: &Broker,
@@ -296,7 +305,11 @@ async fn metadata(
     Ok(topics)
 }
 
-fn accepted(topic: &str, error_code: i16, detail: Option<&str>) -> Result<(), TopicError> {
+pub(super) fn accepted(
+    topic: &str,
+    error_code: i16,
+    detail: Option<&str>,
+) -> Result<(), TopicError> {
     match ResponseError::try_from_code(error_code) {
         None => Ok(()),
         Some(error) => {
@@ -317,7 +330,7 @@ fn key_value(argument: &str) -> Result<(String, String), String> {
     }
 }
 
-fn topic_name(name: &str) -> TopicName {
+pub(super) fn topic_name(name: &str) -> TopicName {
     TopicName(text(name))
 }
 

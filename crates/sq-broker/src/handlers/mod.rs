@@ -8,6 +8,7 @@ mod create_topics;
 mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
+mod describe_rolls;
 mod fetch;
 mod find_coordinator;
 mod init_producer_id;
@@ -123,6 +124,9 @@ pub async fn finish<F: FileSystem>(
         }
         RequestBody::DescribeCluster(body) => {
             ResponseBody::DescribeCluster(describe_cluster::handle(broker, &body))
+        }
+        RequestBody::DescribeRolls(body) => {
+            ResponseBody::DescribeRolls(describe_rolls::handle(broker, &body).await)
         }
     };
     Answer {

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-/// An API that is advertised. The discriminant is its key on the wire.
+/// An API that is spoken. The discriminant is its key on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(i16)]
 pub enum Api {
@@ -28,11 +28,13 @@ pub enum Api {
     DescribeConfigs = 32,
     /// The cluster's id and brokers.
     DescribeCluster = 60,
+    /// How a partition's log rolled last: sq's own, see [`rolls`](super::rolls).
+    DescribeRolls = i16::from_be_bytes(*b"sq"),
 }
 
 impl Api {
     /// Every API, in the order of their keys.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Produce,
         Self::Fetch,
         Self::ListOffsets,
@@ -44,11 +46,17 @@ impl Api {
         Self::InitProducerId,
         Self::DescribeConfigs,
         Self::DescribeCluster,
+        Self::DescribeRolls,
     ];
 
     /// The API with this key, if it is spoken.
     pub fn from_key(key: i16) -> Option<Self> {
         Self::ALL.into_iter().find(|api| api.key() == key)
+    }
+
+    /// Whether Kafka has it. What it does not have is not advertised.
+    pub const fn is_kafkas(self) -> bool {
+        !matches!(self, Self::DescribeRolls)
     }
 
     /// The key on the wire.
@@ -70,10 +78,11 @@ impl Api {
             Self::DeleteTopics => 1..=6,
             Self::InitProducerId => 0..=5,
             Self::DescribeCluster => 0..=2,
+            Self::DescribeRolls => 0..=0,
         }
     }
 
-    /// The versions that `ApiVersions` names.
+    /// The versions that `ApiVersions` names, of an API that Kafka has.
     ///
     /// They are the served ones but for Produce 0 to 2, which are answered `UNSUPPORTED_VERSION`:
     /// librdkafka sends everything uncompressed to a broker whose lowest Produce is above 0, and
@@ -96,6 +105,7 @@ impl Api {
             Self::DeleteTopics | Self::DescribeConfigs => 4,
             Self::InitProducerId => 2,
             Self::DescribeCluster => 0,
+            Self::DescribeRolls => i16::MAX,
         }
     }
 
@@ -126,7 +136,7 @@ mod tests {
 
     #[test]
     fn keys_header_versions_and_ranges_are_those_of_the_protocol() {
-        for api in Api::ALL {
+        for api in Api::ALL.into_iter().filter(|api| api.is_kafkas()) {
             let key = ApiKey::try_from(api.key()).unwrap();
             assert_eq!(format!("{key:?}"), api.to_string());
             assert_eq!(Api::from_key(api.key()), Some(api));
@@ -155,6 +165,13 @@ mod tests {
             );
         }
         assert!(Api::ALL.is_sorted());
+    }
+
+    #[test]
+    fn a_key_of_our_own_is_none_of_kafkas() {
+        assert!(ApiKey::try_from(Api::DescribeRolls.key()).is_err());
+        let highest = ApiKey::iter().map(|key| key as i16).max();
+        assert!(highest.unwrap() < Api::DescribeRolls.key() / 2);
     }
 
     #[test]

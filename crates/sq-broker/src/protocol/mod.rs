@@ -13,6 +13,7 @@ pub mod frame;
 mod legacy;
 pub mod request;
 pub mod response;
+pub mod rolls;
 pub mod schema;
 mod schemas;
 
@@ -22,3 +23,4 @@ pub use frame::{FrameError, read_frame, write_frame};
 pub use kafka_protocol::error::ResponseError;
 pub use request::{DecodeError, Request, RequestBody, decode, decoded_weight};
 pub use response::{Encoded, ResponseBody, encode};
+pub use rolls::{DescribeRollsRequest, DescribeRollsResponse};

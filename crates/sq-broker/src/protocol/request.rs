@@ -6,6 +6,7 @@ use kafka_protocol::protocol::{Decodable, StrBytes};
 
 use super::legacy;
 use super::response::{self, Encoded, ResponseBody};
+use super::rolls::DescribeRollsRequest;
 use super::schema::{self, SchemaError};
 use super::{Api, ResponseError};
 
@@ -56,6 +57,8 @@ pub enum RequestBody {
     DescribeConfigs(kafka::DescribeConfigsRequest),
     /// Asks about the cluster.
     DescribeCluster(kafka::DescribeClusterRequest),
+    /// Asks how a log rolled.
+    DescribeRolls(DescribeRollsRequest),
 }
 
 /// Why a frame is no request that can be served.
@@ -67,7 +70,7 @@ pub enum DecodeError {
         /// Bytes of the frame.
         length: usize,
     },
-    /// An API that is not advertised.
+    /// An API that is not spoken.
     #[error("request {correlation_id} asks for API {key} (version {version}), which is not spoken")]
     UnknownApi {
         /// The API's key.
@@ -240,6 +243,7 @@ fn decode_checked(
         Api::InitProducerId => RequestBody::InitProducerId(message(from, version)?),
         Api::DescribeConfigs => RequestBody::DescribeConfigs(message(from, version)?),
         Api::DescribeCluster => RequestBody::DescribeCluster(message(from, version)?),
+        Api::DescribeRolls => RequestBody::DescribeRolls(message(from, version)?),
     };
     match frame.len() {
         0 => Ok((header.client_id, body)),

@@ -9,6 +9,7 @@ use super::Api;
 use super::chunks::Chunks;
 use super::fetch::FetchResponse;
 use super::frame::LENGTH_PREFIX;
+use super::rolls::DescribeRollsResponse;
 
 /// The body of a response.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +36,8 @@ pub enum ResponseBody {
     DescribeConfigs(kafka::DescribeConfigsResponse),
     /// Answers `DescribeCluster`.
     DescribeCluster(kafka::DescribeClusterResponse),
+    /// Answers `DescribeRolls`.
+    DescribeRolls(DescribeRollsResponse),
 }
 
 /// A response ready to be written, its length before it.
@@ -125,7 +128,8 @@ pub(super) fn finish(mut out: Chunks) -> Result<Encoded, EncodeError> {
 
 /// The `ApiVersions` response: what is advertised, with an error or 0.
 pub fn api_versions(error_code: i16) -> kafka::ApiVersionsResponse {
-    let keys = Api::ALL.into_iter().map(|api| {
+    let advertised = Api::ALL.into_iter().filter(|api| api.is_kafkas());
+    let keys = advertised.map(|api| {
         ApiVersion::default()
             .with_api_key(api.key())
             .with_min_version(*api.advertised().start())
@@ -136,7 +140,7 @@ pub fn api_versions(error_code: i16) -> kafka::ApiVersionsResponse {
         .with_api_keys(keys.collect())
 }
 
-/// Does the same with whichever of `kafka-protocol`'s bodies it is, and something else with Fetch.
+/// Does the same with whichever body it is that `kafka-protocol`'s traits encode, and something else with Fetch.
 macro_rules! each_body {
     ($body:expr, $own:ident => $do:expr, $fetch:ident => $do_fetch:expr $(,)?) => {
         match $body {
@@ -151,6 +155,7 @@ macro_rules! each_body {
             ResponseBody::InitProducerId($own) => $do,
             ResponseBody::DescribeConfigs($own) => $do,
             ResponseBody::DescribeCluster($own) => $do,
+            ResponseBody::DescribeRolls($own) => $do,
         }
     };
 }
@@ -170,6 +175,7 @@ impl ResponseBody {
             Self::InitProducerId(_) => Api::InitProducerId,
             Self::DescribeConfigs(_) => Api::DescribeConfigs,
             Self::DescribeCluster(_) => Api::DescribeCluster,
+            Self::DescribeRolls(_) => Api::DescribeRolls,
         }
     }
 

@@ -1,4 +1,4 @@
-//! The requests' fields, version by version, as Apache Kafka's message definitions give them.
+//! The requests' fields, version by version, as Apache Kafka's message definitions give them; and of our own.
 
 use super::Api;
 use super::schema::{Field, Kind, Struct};
@@ -68,6 +68,7 @@ pub(super) const fn request(api: Api) -> &'static Struct {
         Api::InitProducerId => &INIT_PRODUCER_ID,
         Api::DescribeConfigs => &DESCRIBE_CONFIGS,
         Api::DescribeCluster => &DESCRIBE_CLUSTER,
+        Api::DescribeRolls => &DESCRIBE_ROLLS,
     }
 }
 
@@ -247,3 +248,5 @@ static DESCRIBE_CLUSTER: Struct = plain(&[
     i8("endpoint_type").since(1),
     boolean("include_fenced_brokers").since(2),
 ]);
+
+static DESCRIBE_ROLLS: Struct = plain(&[text("topic"), i32("partition"), i32("most")]);

@@ -278,6 +278,76 @@ fn a_slow_metadata_log_is_for_tests_and_has_to_be_asked_for_twice() {
 }
 
 #[test]
+fn the_last_rolls_of_a_topic_are_shown() {
+    let dir = TempDir::new().unwrap();
+    let process = Process::start(dir.path());
+    let address = process.address.to_string();
+    let ask = |arguments: &[&str]| {
+        let arguments = [arguments, &["--bootstrap", &address]].concat();
+        let output = output(&arguments);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), text)
+    };
+    let create = ["topic", "create", "t", "--partitions", "2", "--config"];
+    let created = ask(&[&create[..], &["segment.bytes=4096"]].concat());
+    assert_eq!(created.0, Some(0), "{}", created.1);
+    let mut end = 0;
+    let mut rolls = Vec::new();
+    // What a roll leaves to be done is done behind the appends, and then the roll is shown.
+    while rolls.len() < 3 {
+        block_on(async {
+            let mut client = Client::connect(process.address).await;
+            for _ in 0..10 {
+                assert_eq!(
+                    client.append("t", Batch::of(1).sized(500).bytes()).await,
+                    end
+                );
+                end += 1;
+            }
+        });
+        let (code, text) = ask(&["roll", "log", "t"]);
+        assert_eq!(code, Some(0), "{text}");
+        let rows = text.lines().map(|line| line.split('\t').map(str::to_owned));
+        let mut rows: Vec<Vec<String>> = rows.map(Iterator::collect).collect();
+        let titles = rows.remove(0);
+        assert!(rows.iter().all(|row| row.len() == titles.len()), "{text}");
+        rolls = rows;
+        assert!(end < 1_000, "{text}");
+    }
+    let column = |row: &[String], n: usize| row[n].parse::<i64>().unwrap();
+    let [.., from, to] = &rolls[0][..] else {
+        panic!("{rolls:?}")
+    };
+    assert_ne!(from, to);
+    for pair in rolls.windows(2) {
+        assert!(column(&pair[0], 1) <= column(&pair[1], 1), "by time");
+        assert!(column(&pair[0], 2) < column(&pair[1], 2), "and by offset");
+        let [.., to] = &pair[0][..] else { panic!() };
+        let [.., from, _] = &pair[1][..] else {
+            panic!()
+        };
+        assert_eq!(to, from, "one goes on where the other ended");
+    }
+    for roll in &rolls {
+        assert_eq!((column(roll, 0), roll[3].as_str()), (0, "size"));
+        assert!((1..end).contains(&column(roll, 2)));
+        assert!((1..=2 * 4096).contains(&column(roll, 4)));
+    }
+    let one = ask(&["roll", "log", "t", "--last", "1", "--partition", "0"]).1;
+    assert_eq!(one.lines().count(), 2, "{one}");
+    let none = ask(&["roll", "log", "t", "--partition", "1"]).1;
+    assert_eq!(none.lines().count(), 1, "{none}");
+    for arguments in [
+        &["roll", "log", "u"][..],
+        &["roll", "log", "t", "--partition", "2"],
+    ] {
+        let (code, text) = ask(arguments);
+        assert_eq!(code, Some(1));
+        assert!(text.contains("UnknownTopicOrPartition"), "{text}");
+    }
+}
+
+#[test]
 fn damaged_metadata_stops_the_start_and_removes_nothing() {
     let dir = TempDir::new().unwrap();
     let data_dir = dir.path().to_str().unwrap();

@@ -16,7 +16,7 @@ use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProdu
 use kafka_protocol::protocol::{Encodable, StrBytes};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use sq_broker::protocol::{Api, RequestBody};
+use sq_broker::protocol::{Api, DescribeRollsRequest, RequestBody};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -109,6 +109,11 @@ impl Make {
             Api::InitProducerId => RequestBody::InitProducerId(self.init_producer_id()),
             Api::DescribeConfigs => RequestBody::DescribeConfigs(self.describe_configs()),
             Api::DescribeCluster => RequestBody::DescribeCluster(self.describe_cluster()),
+            Api::DescribeRolls => RequestBody::DescribeRolls(DescribeRollsRequest {
+                topic: self.text().into(),
+                partition: self.number(),
+                most: self.number(),
+            }),
         }
     }
 
@@ -386,6 +391,7 @@ fn encode_body(body: &RequestBody, out: &mut BytesMut, version: i16) {
         RequestBody::InitProducerId(body) => body.encode(out, version),
         RequestBody::DescribeConfigs(body) => body.encode(out, version),
         RequestBody::DescribeCluster(body) => body.encode(out, version),
+        RequestBody::DescribeRolls(body) => body.encode(out, version),
     }
     .unwrap();
 }

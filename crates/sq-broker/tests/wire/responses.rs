@@ -22,8 +22,10 @@ use kafka_protocol::messages::metadata_response::{
 use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use kafka_protocol::protocol::{Decodable, Encodable};
 use proptest::prelude::{any, proptest};
+use sq_broker::protocol::rolls::RollEntry;
 use sq_broker::protocol::{
-    Api, Encoded, FetchResponse, FetchedPartition, FetchedTopic, ResponseBody, encode, response,
+    Api, DescribeRollsResponse, Encoded, FetchResponse, FetchedPartition, FetchedTopic,
+    ResponseBody, encode, response,
 };
 use uuid::Uuid;
 
@@ -49,6 +51,7 @@ impl Make {
             ),
             Api::DescribeConfigs => ResponseBody::DescribeConfigs(self.settings()),
             Api::DescribeCluster => ResponseBody::DescribeCluster(self.cluster()),
+            Api::DescribeRolls => ResponseBody::DescribeRolls(self.rolls()),
         }
     }
 
@@ -206,6 +209,31 @@ impl Make {
         }))
     }
 
+    fn rolls(&mut self) -> DescribeRollsResponse {
+        let roll = |m: &mut Self| RollEntry {
+            from: m.number(),
+            to: m.number(),
+            end: m.number(),
+            trigger: m.number(),
+            switch_wall_ms: m.number(),
+            soft_mark_us: m.number(),
+            request_us: m.number(),
+            ready_us: m.number(),
+            sealed_us: m.number(),
+            soft_mark_bytes: m.number(),
+            switch_bytes: m.number(),
+            overrun_bytes: m.number(),
+            waited_us: m.number(),
+            producer_gap_us: m.number(),
+            tail_gap_us: m.number(),
+            usual_gap_us: m.number(),
+        };
+        DescribeRollsResponse {
+            error_code: self.number(),
+            rolls: self.list(roll),
+        }
+    }
+
     fn cluster(&mut self) -> kafka::DescribeClusterResponse {
         kafka::DescribeClusterResponse::default()
             .with_error_code(self.number())
@@ -268,6 +296,7 @@ proptest! {
                 Api::InitProducerId => again::<kafka::InitProducerIdResponse>(body.clone(), version),
                 Api::DescribeConfigs => again::<kafka::DescribeConfigsResponse>(body.clone(), version),
                 Api::DescribeCluster => again::<kafka::DescribeClusterResponse>(body.clone(), version),
+                Api::DescribeRolls => again::<DescribeRollsResponse>(body.clone(), version),
             };
             assert_eq!(reencoded, body, "{api} {version}");
         }
@@ -361,12 +390,17 @@ fn an_api_versions_response_has_the_oldest_header_in_every_version() {
         let mut body = Bytes::from(bytes).slice(8..);
         let read = kafka::ApiVersionsResponse::decode(&mut body, version).unwrap();
         assert!(body.is_empty());
-        let wanted = Api::ALL.map(|api| {
-            ApiVersion::default()
-                .with_api_key(api.key())
-                .with_min_version(*api.advertised().start())
-                .with_max_version(*api.advertised().end())
-        });
+        let advertised = Api::ALL
+            .into_iter()
+            .filter(|api| *api != Api::DescribeRolls);
+        let wanted: Vec<_> = advertised
+            .map(|api| {
+                ApiVersion::default()
+                    .with_api_key(api.key())
+                    .with_min_version(*api.advertised().start())
+                    .with_max_version(*api.advertised().end())
+            })
+            .collect();
         assert_eq!(read.api_keys, wanted);
         assert_eq!(read.error_code, 0);
     }
