@@ -491,6 +491,10 @@ mod tests {
                 "roll.preparations: 0 is not between 1 and 100000",
             ),
             (
+                "[roll]\nkept_records = 0",
+                "roll.kept_records: 0 is not between 1 and 100000",
+            ),
+            (
                 "[meta]\ncommit_delay_ms = 60001",
                 "meta.commit_delay_ms: 60001 is not between 0 and 60000",
             ),
