@@ -312,7 +312,7 @@ fn a_retry_is_known_across_a_roll_and_a_restart_of_any_kind() {
                     Ok(u64::from(n.cast_unsigned()) * 5)
                 );
             }
-            assert!(partition.reader().await.unwrap().segments().len() > 3);
+            assert!(partition.rolls().await.unwrap().len() > 3);
             match stop {
                 None => close(&partition).await,
                 Some(stop) => stop.strike(&machine.fs),
