@@ -126,6 +126,8 @@ pub async fn finish<F: FileSystem>(
             ResponseBody::DescribeCluster(describe_cluster::handle(broker, &body))
         }
         RequestBody::DescribeRolls(body) => {
+            // A short request with a long answer: a connection has one of them in memory at a time.
+            caller.turn().await;
             ResponseBody::DescribeRolls(describe_rolls::handle(broker, &body).await)
         }
     };
