@@ -9,11 +9,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 pub(crate) use sq_sim::Stop;
-use sq_sim::{FileSystem, InMemoryFileSystem, VirtualClock};
+use sq_sim::{Clock, FileSystem, InMemoryFileSystem, VirtualClock};
 use sq_storage::log::Executor;
 
-use crate::broker::{Broker, Surroundings};
-use crate::config::{Config, HostPort};
+use crate::broker::{Broker, StartError, Surroundings};
+use crate::config::{Config, HostPort, RollConfig};
 use crate::partition::Appends;
 
 /// The data directory of the tests.
@@ -36,12 +36,35 @@ pub(crate) async fn disk(seed: u64) -> InMemoryFileSystem {
     fs
 }
 
-/// A broker on a simulated disk and clock.
-pub(crate) async fn broker(
+/// Runs a life for every way of ending it, and for each with ever more operations before the end, until
+/// it says that it was not cut short.
+pub(crate) async fn cut_short_anywhere(mut life: impl AsyncFnMut(Stop, u64) -> bool) {
+    for stop in Stop::ALL {
+        let mut at = 0;
+        while life(stop, at).await {
+            at += 1;
+        }
+    }
+}
+
+pub(crate) type TestBroker = Arc<Broker<InMemoryFileSystem>>;
+
+/// Starts a broker on a disk, as a process of its own.
+pub(crate) async fn try_start_with(
     fs: &InMemoryFileSystem,
-    clock: &VirtualClock,
+    seed: u64,
+    clock: Arc<dyn Clock>,
     set: impl FnOnce(&mut Config),
-) -> Arc<Broker<InMemoryFileSystem>> {
+) -> Result<TestBroker, StartError> {
+    let mut config = Config {
+        data_dir: DIR.into(),
+        // The simulated disk is slow to allocate much.
+        reserve_bytes: 64 << 10,
+        ..Config::default()
+    };
+    // On a disk that takes nothing there is no successor to wait for.
+    config.roll.longest_wait = Duration::from_millis(1);
+    set(&mut config);
     let fs = Arc::new(fs.for_this_process());
     let surroundings = Surroundings {
         fs: Arc::clone(&fs),
@@ -49,21 +72,27 @@ pub(crate) async fn broker(
             fs,
             executor: Executor::Runtime(tokio::runtime::Handle::current()),
         },
-        clock: Arc::new(clock.clone()),
-        rng: StdRng::seed_from_u64(1),
+        clock,
+        rng: StdRng::seed_from_u64(seed),
     };
-    let mut config = Config {
-        data_dir: DIR.into(),
-        reserve_bytes: 0,
-        ..Config::default()
+    Broker::start(config, HostPort::new("localhost", 9092), surroundings).await
+}
+
+/// A broker on a simulated disk and clock that keeps no reserve, and whatever it is given.
+pub(crate) async fn broker(
+    fs: &InMemoryFileSystem,
+    clock: &VirtualClock,
+    set: impl FnOnce(&mut Config),
+) -> TestBroker {
+    let set = |config: &mut Config| {
+        config.reserve_bytes = 0;
+        config.roll = RollConfig::default();
+        // What these batches hold is from 1970.
+        config.topic.retention_ms = None;
+        set(config);
     };
-    // What these batches hold is from 1970.
-    config.topic.retention_ms = None;
-    set(&mut config);
-    let advertised = HostPort::new("localhost", 9092);
-    Broker::start(config, advertised, surroundings)
-        .await
-        .unwrap()
+    let started = try_start_with(fs, 1, Arc::new(clock.clone()), set).await;
+    started.unwrap()
 }
 
 /// Lets the tasks run for so long.

@@ -63,6 +63,13 @@ pub enum Rest {
     Running,
 }
 
+/// Whether a segment comes behind the active one, and is not known to be there.
+fn continues(partition: &Partition, held: &Held) -> bool {
+    let link = partition.find(held.id);
+    let is_bound = link.is_some_and(|link| link.state != LinkState::Prepared);
+    held.base >= partition.active.base && !is_bound
+}
+
 /// The first command of those that bring a chain in line with a log that holds these segments and begins
 /// at `log_start`; `None` once it is.
 pub fn next_step(
@@ -73,16 +80,12 @@ pub fn next_step(
     rest: Rest,
 ) -> Option<Command> {
     let (epoch, active) = (partition.epoch, &partition.active);
-    let is_bound = |held: &Held| {
-        let link = partition.find(held.id);
-        link.is_some_and(|link| link.state != LinkState::Prepared)
-    };
     // Empty segments before the active one may be dropped already, and begin where it does.
     let after = held.iter().position(|h| h.id == active.segment.id);
     let unknown = held
         .iter()
         .skip(after.map_or(0, |at| at + 1))
-        .find(|held| held.base >= active.base && !is_bound(held));
+        .find(|held| continues(partition, held));
     match (unknown, &partition.prepared) {
         (Some(next), Some(prepared)) if prepared.id == next.id => Some(Command::SealSegment {
             partition: id,
@@ -195,19 +198,21 @@ pub async fn resume<F: FileSystem>(
     }
     let reader = writer.reader();
     let mut held: Vec<_> = reader.segments().iter().map(Held::from).collect();
-    let mut start = goes_on(writer, before.epoch, metadata);
-    if writer.active_segment().is_none() {
-        let active = &before.active;
-        let is_unused = active.base == end && !held.iter().any(|h| h.id == active.segment.id);
-        if is_unused {
-            start.active = sq_roll::SegmentId(active.segment.id.0);
+    let epoch = Epoch(before.epoch);
+    let start = if goes_on(writer, &before) {
+        Start::resume(writer, epoch)
+    } else {
+        let active = before.active.segment.id;
+        let is_unused = sealed == end && !held.iter().any(|held| held.id == active);
+        let fresh = if is_unused {
+            active
         } else {
-            held.push(Held {
-                id: SegmentId(start.active.0),
-                base: end,
-            });
-        }
-    }
+            let id = metadata.new_segment().id;
+            held.push(Held { id, base: end });
+            id
+        };
+        Start::empty(epoch, sq_roll::SegmentId(fresh.0), end)
+    };
     drop(before);
     let brought = bring_in_line(metadata, id, &held, reader.start_offset(), Rest::Opening).await;
     match brought {
@@ -220,17 +225,103 @@ pub async fn resume<F: FileSystem>(
     }
 }
 
-/// Where a log goes on whose writer was just opened: in the segment that it has, or in a fresh one.
-fn goes_on<F: FileSystem>(writer: &WalWriter<F>, epoch: u32, metadata: &Metadata<F>) -> Start {
-    let (epoch, next) = (Epoch(epoch), writer.next_offset());
-    let id = |id| sq_roll::SegmentId(id);
-    match writer.active_segment() {
-        None => Start::empty(epoch, id(metadata.new_segment().id.0), next),
-        Some(active) => Start {
-            bytes: active.bytes,
-            age: active.age,
-            next,
-            ..Start::empty(epoch, id(active.id), active.base_offset)
-        },
+/// Whether appends go on in the segment that the log's last ones went to. Not where the metadata has
+/// ended it: a seal is committed beside the first record of the next segment, and a crash can leave the
+/// one and take the other.
+fn goes_on<F: FileSystem>(writer: &WalWriter<F>, partition: &Partition) -> bool {
+    writer.active_segment().is_some_and(|open| {
+        let open = Held {
+            id: SegmentId(open.id),
+            base: open.base_offset,
+        };
+        open.id == partition.active.segment.id || continues(partition, &open)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use sq_meta::{BrokerId, MetaState, NewPartition, NewTopic};
+
+    use super::super::chain_tests::{broker, partition, topic};
+    use super::*;
+
+    fn state(active: u64, base: u64, prepared: Option<u64>) -> MetaState {
+        let here = |id| NewSegment {
+            id: SegmentId(id),
+            replicas: ReplicaSet::of(BrokerId(1)),
+        };
+        let mut state = MetaState::default();
+        state.apply(&Command::RegisterBroker(broker(1))).unwrap();
+        let new = NewTopic {
+            id: topic().id,
+            name: topic().name,
+            configs: BTreeMap::new(),
+            partitions: vec![NewPartition {
+                log_start: base,
+                active_base: base,
+                ..NewPartition::empty(BrokerId(1), here(active))
+            }],
+        };
+        state.apply(&Command::CreateTopic(new)).unwrap();
+        if let Some(prepared) = prepared {
+            let prepare = Command::PrepareSegment {
+                partition: partition(),
+                epoch: 0,
+                predecessor: SegmentId(active),
+                attempt: 0,
+                successor: here(prepared),
+            };
+            state.apply(&prepare).unwrap();
+        }
+        state
+    }
+
+    proptest! {
+        #[test]
+        fn any_log_that_continues_the_metadata_is_followed(
+            base in 0_u64..100,
+            lengths in proptest::collection::vec(0_u64..5, 0..6),
+            knows_active: bool,
+            prepared in proptest::option::of(0_usize..8),
+            log_start in 0_u64..120,
+            opening: bool,
+        ) {
+            // Ids from 10 on; the metadata's prepared successor is one of the log, or another.
+            let mut held = Vec::new();
+            let mut at = base;
+            for (id, length) in (10..).zip(&lengths) {
+                held.push(Held { id: SegmentId(id), base: at });
+                at += length;
+            }
+            let active = if knows_active { 10 } else { 1 };
+            let prepared = prepared.map(|n| n as u64 + 11);
+            let mut state = state(active, base, prepared);
+            let rest = if opening { Rest::Opening } else { Rest::Running };
+            let mut steps = 0;
+            while let Some(step) = {
+                let known = state.partition(partition()).unwrap();
+                next_step(partition(), known, &held, log_start, rest)
+            } {
+                state.apply(&step).unwrap();
+                state.validate().unwrap();
+                steps += 1;
+                prop_assert!(steps <= 2 * lengths.len() + 3, "it does not end");
+            }
+            let known = state.partition(partition()).unwrap();
+            if let Some(last) = held.last() {
+                prop_assert_eq!(known.active.segment.id, last.id);
+                prop_assert_eq!(known.active.base, last.base);
+            }
+            prop_assert!(!opening || known.prepared.is_none());
+            for held in held.iter().filter(|held| held.base >= known.log_start) {
+                let found = known.find(held.id);
+                let is_empty_and_gone = held.base == known.log_start && found.is_none();
+                prop_assert!(found.is_some() || is_empty_and_gone);
+            }
+            prop_assert_eq!(known.log_start, log_start.min(known.active.base).max(base));
+        }
     }
 }

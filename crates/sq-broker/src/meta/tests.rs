@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::earlier::{self, MetaImage};
 use super::{MetaError, Metadata, Setup, TopicId, TopicRecord};
 use crate::data_dir::DataDir;
-use crate::testing::{DIR, Stop, block_on, disk};
+use crate::testing::{DIR, block_on, cut_short_anywhere, disk};
 
 type Meta = Metadata<InMemoryFileSystem>;
 
@@ -224,43 +224,40 @@ async fn check_taken_over(fs: &InMemoryFileSystem, meta: &Meta, context: &str) {
 #[test]
 fn what_an_earlier_version_left_is_taken_over_whenever_the_process_or_the_power_goes() {
     block_on(async {
-        for stop in Stop::ALL {
-            for at in 0.. {
-                let fs = earlier_version(at).await;
-                let data = |fs: &InMemoryFileSystem| {
-                    let files = fs.files().into_iter();
-                    let files = files.filter(|f| f.starts_with("/data/orders"));
-                    let files = files.filter(|f| f.extension().is_some_and(|e| e == "wal"));
-                    files.collect::<Vec<_>>()
-                };
-                let files = data(&fs);
-                fs.crash_after(at);
-                let opened = try_open(&fs, 1).await;
-                if let Ok((meta, _)) = &opened {
-                    let _ = meta.register().await;
-                }
-                let crashed = fs.is_crashed();
-                drop(opened);
-                stop.strike(&fs);
-                let context = format!("{stop:?} at {at}");
-                // The next start goes on with it, crashes too, and the one after that goes on.
-                fs.crash_after(at / 2);
-                drop(try_open(&fs, 2).await);
-                stop.strike(&fs);
-                let (meta, lock) = open(&fs, 3).await;
-                check_taken_over(&fs, &meta, &context).await;
-                assert_eq!(data(&fs), files, "{context}");
-                meta.close().await;
-                drop((meta, lock));
-                // And no later start finds anything else.
-                fs.power_loss(Keep::None);
-                let (meta, _lock) = open(&fs, 4).await;
-                check_taken_over(&fs, &meta, &context).await;
-                if !crashed {
-                    break;
-                }
+        cut_short_anywhere(async |stop, at| {
+            let fs = earlier_version(at).await;
+            let data = |fs: &InMemoryFileSystem| {
+                let files = fs.files().into_iter();
+                let files = files.filter(|f| f.starts_with("/data/orders"));
+                let files = files.filter(|f| f.extension().is_some_and(|e| e == "wal"));
+                files.collect::<Vec<_>>()
+            };
+            let files = data(&fs);
+            fs.crash_after(at);
+            let opened = try_open(&fs, 1).await;
+            if let Ok((meta, _)) = &opened {
+                let _ = meta.register().await;
             }
-        }
+            let crashed = fs.is_crashed();
+            drop(opened);
+            stop.strike(&fs);
+            let context = format!("{stop:?} at {at}");
+            // The next start goes on with it, crashes too, and the one after that goes on.
+            fs.crash_after(at / 2);
+            drop(try_open(&fs, 2).await);
+            stop.strike(&fs);
+            let (meta, lock) = open(&fs, 3).await;
+            check_taken_over(&fs, &meta, &context).await;
+            assert_eq!(data(&fs), files, "{context}");
+            meta.close().await;
+            drop((meta, lock));
+            // And no later start finds anything else.
+            fs.power_loss(Keep::None);
+            let (meta, _lock) = open(&fs, 4).await;
+            check_taken_over(&fs, &meta, &context).await;
+            crashed
+        })
+        .await;
     });
 }
 
@@ -295,60 +292,54 @@ fn a_damaged_earlier_file_stops_the_start_and_stays_as_it_is() {
 #[test]
 fn a_crash_at_any_operation_leaves_the_old_or_the_new() {
     block_on(async {
-        for stop in Stop::ALL {
-            for at in 0.. {
-                let fs = disk(at).await;
-                let (meta, lock) = open(&fs, 1).await;
-                let kept = meta.create_topic(topic("kept", 1)).await.unwrap();
-                fs.crash_after(at);
-                let outcome = meta.create_topic(topic("new", 2)).await;
-                let crashed = fs.is_crashed();
-                drop((meta, lock));
-                stop.strike(&fs);
+        cut_short_anywhere(async |stop, at| {
+            let fs = disk(at).await;
+            let (meta, lock) = open(&fs, 1).await;
+            let kept = meta.create_topic(topic("kept", 1)).await.unwrap();
+            fs.crash_after(at);
+            let outcome = meta.create_topic(topic("new", 2)).await;
+            let crashed = fs.is_crashed();
+            drop((meta, lock));
+            stop.strike(&fs);
 
-                let (meta, lock) = open(&fs, 2).await;
-                let after = meta.state();
-                let found = after.topic_named(&name("kept")).unwrap();
-                assert_eq!(TopicRecord::of(found), *kept);
-                let is_new = after.topic_named(&name("new")).is_some();
-                assert!(is_new || outcome.is_err(), "{stop:?} at {at}");
-                drop((meta, lock));
-                // And what was read is not lost by a power failure later on.
-                fs.power_loss(Keep::None);
-                let (meta, _lock) = open(&fs, 3).await;
-                assert_eq!(meta.state().topics().count(), after.topics().count());
-                if !crashed {
-                    break;
-                }
-            }
-        }
+            let (meta, lock) = open(&fs, 2).await;
+            let after = meta.state();
+            let found = after.topic_named(&name("kept")).unwrap();
+            assert_eq!(TopicRecord::of(found), *kept);
+            let is_new = after.topic_named(&name("new")).is_some();
+            assert!(is_new || outcome.is_err(), "{stop:?} at {at}");
+            drop((meta, lock));
+            // And what was read is not lost by a power failure later on.
+            fs.power_loss(Keep::None);
+            let (meta, _lock) = open(&fs, 3).await;
+            assert_eq!(meta.state().topics().count(), after.topics().count());
+            crashed
+        })
+        .await;
     });
 }
 
 #[test]
 fn no_producer_id_is_given_out_twice() {
     block_on(async {
-        for stop in Stop::ALL {
-            for at in 0.. {
-                let fs = disk(at).await;
-                let (meta, lock) = open(&fs, 1).await;
-                let mut given = meta.allocate_producer_ids(10).await.unwrap().end;
-                fs.crash_after(at);
-                if let Ok(ids) = meta.allocate_producer_ids(10).await {
-                    assert!(ids.start >= given);
-                    given = ids.end;
-                }
-                let crashed = fs.is_crashed();
-                drop((meta, lock));
-                stop.strike(&fs);
-                let (meta, _lock) = open(&fs, 2).await;
-                let ids = meta.allocate_producer_ids(10).await.unwrap();
-                assert!(ids.start >= given, "{stop:?} at {at}");
-                if !crashed {
-                    break;
-                }
+        cut_short_anywhere(async |stop, at| {
+            let fs = disk(at).await;
+            let (meta, lock) = open(&fs, 1).await;
+            let mut given = meta.allocate_producer_ids(10).await.unwrap().end;
+            fs.crash_after(at);
+            if let Ok(ids) = meta.allocate_producer_ids(10).await {
+                assert!(ids.start >= given);
+                given = ids.end;
             }
-        }
+            let crashed = fs.is_crashed();
+            drop((meta, lock));
+            stop.strike(&fs);
+            let (meta, _lock) = open(&fs, 2).await;
+            let ids = meta.allocate_producer_ids(10).await.unwrap();
+            assert!(ids.start >= given, "{stop:?} at {at}");
+            crashed
+        })
+        .await;
     });
 }
 

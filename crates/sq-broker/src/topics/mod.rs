@@ -292,4 +292,6 @@ pub fn overrides_of(record: &TopicRecord) -> Result<TopicOverrides, TopicConfigE
 }
 
 #[cfg(test)]
+mod roll_tests;
+#[cfg(test)]
 mod tests;

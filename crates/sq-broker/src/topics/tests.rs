@@ -1,59 +1,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::SeedableRng;
-use rand::rngs::StdRng;
 use sq_sim::{Clock, Effect, Errno, Fault, InMemoryFileSystem, OpKind, SystemClock, VirtualClock};
 use sq_storage::TopicName;
-use sq_storage::log::Executor;
 
 use super::{CreateTopicError, DeleteTopicError, NewTopic, Topic};
 use crate::batch::BatchHeader;
-use crate::broker::{Broker, StartError, Surroundings};
-use crate::config::{Config, HostPort, RollMode, TopicOverrides};
+use crate::broker::StartError;
+use crate::config::{Config, TopicOverrides};
 use crate::meta::MetaError;
-use crate::partition::{AppendError, Appends, NewBatch};
-use crate::testing::{DIR, Stop, batch, block_on, disk};
-
-type TestBroker = Arc<Broker<InMemoryFileSystem>>;
+use crate::partition::{AppendError, NewBatch};
+use crate::testing::{TestBroker, batch, block_on, cut_short_anywhere, disk, try_start_with};
 
 async fn try_start(fs: &InMemoryFileSystem, seed: u64) -> Result<TestBroker, StartError> {
     try_start_with(fs, seed, Arc::new(SystemClock), |_| {}).await
-}
-
-async fn try_start_with(
-    fs: &InMemoryFileSystem,
-    seed: u64,
-    clock: Arc<dyn Clock>,
-    set: impl FnOnce(&mut Config),
-) -> Result<TestBroker, StartError> {
-    let mut config = Config {
-        data_dir: DIR.into(),
-        // The simulated disk is slow to allocate much.
-        reserve_bytes: 64 << 10,
-        ..Config::default()
-    };
-    // On a disk that takes nothing there is no successor to wait for.
-    config.roll.longest_wait = Duration::from_millis(1);
-    set(&mut config);
-    let fs = Arc::new(fs.for_this_process());
-    let surroundings = Surroundings {
-        fs: Arc::clone(&fs),
-        appends: Appends {
-            fs,
-            executor: Executor::Runtime(tokio::runtime::Handle::current()),
-        },
-        clock,
-        rng: StdRng::seed_from_u64(seed),
-    };
-    Broker::start(config, HostPort::new("localhost", 9092), surroundings).await
 }
 
 async fn start(fs: &InMemoryFileSystem, seed: u64) -> TestBroker {
     try_start(fs, seed).await.unwrap()
 }
 
-fn new_topic(name: &str) -> NewTopic {
+pub(super) fn new_topic(name: &str) -> NewTopic {
     let name = TopicName::new(name).unwrap();
     NewTopic {
         name,
@@ -63,7 +30,10 @@ fn new_topic(name: &str) -> NewTopic {
 }
 
 /// Appends a batch whose size tells which one it is.
-async fn append(topic: &Topic<InMemoryFileSystem>, mark: usize) -> Result<u64, AppendError> {
+pub(super) async fn append(
+    topic: &Topic<InMemoryFileSystem>,
+    mark: usize,
+) -> Result<u64, AppendError> {
     let bytes = batch(None, 1, mark);
     let header = BatchHeader::parse(&bytes).unwrap();
     let partition = topic.partition(0).unwrap();
@@ -72,7 +42,7 @@ async fn append(topic: &Topic<InMemoryFileSystem>, mark: usize) -> Result<u64, A
 }
 
 /// Appends while time goes by: what waits gives up at last.
-async fn append_on(
+pub(super) async fn append_on(
     clock: &VirtualClock,
     topic: &Topic<InMemoryFileSystem>,
     mark: usize,
@@ -129,47 +99,44 @@ async fn delete_and_create_again(broker: &TestBroker) -> Told {
 #[test]
 fn a_topic_created_again_never_shows_what_the_deleted_one_held() {
     block_on(async {
-        for stop in Stop::ALL {
-            for at in 0.. {
-                let fs = disk(at).await;
-                let broker = start(&fs, 1).await;
-                let topic = broker.topics.create(new_topic("t")).await.unwrap();
-                let old = topic.record.id;
-                assert_eq!(append(&topic, 1).await, Ok(0));
-                fs.crash_after(at);
-                let told = delete_and_create_again(&broker).await;
-                let crashed = fs.is_crashed();
-                drop((broker, topic));
-                stop.strike(&fs);
+        cut_short_anywhere(async |stop, at| {
+            let fs = disk(at).await;
+            let broker = start(&fs, 1).await;
+            let topic = broker.topics.create(new_topic("t")).await.unwrap();
+            let old = topic.record.id;
+            assert_eq!(append(&topic, 1).await, Ok(0));
+            fs.crash_after(at);
+            let told = delete_and_create_again(&broker).await;
+            let crashed = fs.is_crashed();
+            drop((broker, topic));
+            stop.strike(&fs);
 
-                let broker = start(&fs, 2).await;
-                let current = broker.topics.current();
-                let context = format!("{stop:?} at {at}: {told:?}");
-                let found = current.by_name("t");
-                match found {
-                    Some(topic) if topic.record.id == old => {
-                        assert!(!told.deleted, "{context}");
-                        assert_eq!(marks(topic).await, [1], "{context}");
-                    }
-                    Some(topic) => {
-                        let marks = marks(topic).await;
-                        assert!(
-                            marks == [2] || (marks.is_empty() && !told.stored),
-                            "{context}"
-                        );
-                    }
-                    None => assert!(!told.created, "{context}"),
+            let broker = start(&fs, 2).await;
+            let current = broker.topics.current();
+            let context = format!("{stop:?} at {at}: {told:?}");
+            let found = current.by_name("t");
+            match found {
+                Some(topic) if topic.record.id == old => {
+                    assert!(!told.deleted, "{context}");
+                    assert_eq!(marks(topic).await, [1], "{context}");
                 }
-                if found.is_none() {
-                    let topic = broker.topics.create(new_topic("t")).await.unwrap();
-                    assert_eq!(append(&topic, 3).await, Ok(0), "{context}");
+                Some(topic) => {
+                    let marks = marks(topic).await;
+                    assert!(
+                        marks == [2] || (marks.is_empty() && !told.stored),
+                        "{context}"
+                    );
                 }
-                broker.close().await;
-                if !crashed {
-                    break;
-                }
+                None => assert!(!told.created, "{context}"),
             }
-        }
+            if found.is_none() {
+                let topic = broker.topics.create(new_topic("t")).await.unwrap();
+                assert_eq!(append(&topic, 3).await, Ok(0), "{context}");
+            }
+            broker.close().await;
+            crashed
+        })
+        .await;
     });
 }
 
