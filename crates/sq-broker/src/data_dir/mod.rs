@@ -12,6 +12,7 @@
 //! | `@meta` | the metadata of an earlier version, until it is taken over |
 //! | `@deleted-{id}` | what is left of a deleted topic, removed in the background |
 //! | `@orphans/{n}/{topic}` | a directory that belonged to no topic, moved out of the way, kept |
+//! | `@orphans/{n}/{topic}/{partition}` | one that belonged to no partition of its topic, the same |
 
 mod stamp;
 mod tidy;

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{DataDir, DataDirError};
 use crate::meta::TopicId;
-use crate::testing::{DIR, Stop, block_on, disk};
+use crate::testing::{DIR, block_on, cut_short_anywhere, disk};
 
 async fn open(fs: &InMemoryFileSystem) -> Result<DataDir<InMemoryFileSystem>, DataDirError> {
     open_as(fs, 1, 7).await
@@ -112,27 +112,24 @@ fn a_directory_with_something_else_in_it_is_not_taken_over() {
 #[test]
 fn metadata_may_begin_anew_only_where_nothing_is() {
     block_on(async {
-        for stop in Stop::ALL {
-            for at in 0.. {
-                let fs = disk(at).await;
-                fs.crash_after(at);
-                let opened = open(&fs.for_this_process()).await.is_ok();
-                let crashed = fs.is_crashed();
-                stop.strike(&fs);
-                let again = open(&fs).await.unwrap();
-                assert!(!again.holds_topics(), "{stop:?} at {at}");
-                assert!(!opened || again.stamp().cluster_id == Uuid::from_u128(7));
-                drop(again);
-                put_topic(&fs, "orders").await;
-                assert!(
-                    open(&fs).await.unwrap().holds_topics(),
-                    "its metadata is missing, not new"
-                );
-                if !crashed {
-                    break;
-                }
-            }
-        }
+        cut_short_anywhere(async |stop, at| {
+            let fs = disk(at).await;
+            fs.crash_after(at);
+            let opened = open(&fs.for_this_process()).await.is_ok();
+            let crashed = fs.is_crashed();
+            stop.strike(&fs);
+            let again = open(&fs).await.unwrap();
+            assert!(!again.holds_topics(), "{stop:?} at {at}");
+            assert!(!opened || again.stamp().cluster_id == Uuid::from_u128(7));
+            drop(again);
+            put_topic(&fs, "orders").await;
+            assert!(
+                open(&fs).await.unwrap().holds_topics(),
+                "its metadata is missing, not new"
+            );
+            crashed
+        })
+        .await;
     });
 }
 
@@ -168,45 +165,96 @@ fn a_directory_that_is_no_topics_is_kept_out_of_the_way() {
 fn a_deleted_topics_directory_is_out_of_the_way_at_once_and_gone_later() {
     block_on(async {
         let id = TopicId::from_random(5);
-        for stop in Stop::ALL {
-            for at in 0.. {
-                let fs = disk(at).await;
-                let process = fs.for_this_process();
-                let data_dir = open(&process).await.unwrap();
-                put_topic(&fs, "orders").await;
-                put_topic(&fs, "other").await;
-                fs.crash_after(at);
-                let moved = data_dir.move_deleted(&name("orders"), id).await;
-                let is_moved = moved.is_ok();
-                if let Ok(Some(path)) = moved {
-                    let _ = data_dir.remover().remove(&VirtualClock::new(), &path).await;
-                }
-                let crashed = fs.is_crashed();
-                drop(data_dir);
-                stop.strike(&fs);
-
-                // The next start does it again, and finds what is left.
-                let data_dir = open(&fs).await.unwrap();
-                let there = fs.list_dir(Path::new("/data/orders")).await.is_ok();
-                assert!(!(is_moved && there), "{stop:?} at {at}");
-                data_dir.move_deleted(&name("orders"), id).await.unwrap();
-                for path in data_dir.leftovers().await.unwrap() {
-                    data_dir
-                        .remover()
-                        .remove(&VirtualClock::new(), &path)
-                        .await
-                        .unwrap();
-                }
-                let left: Vec<_> = fs
-                    .files()
-                    .into_iter()
-                    .filter(|f| f.extension().is_some())
-                    .collect();
-                assert_eq!(left, [Path::new("/data/other/0/00000000000000000000.wal")]);
-                if !crashed {
-                    break;
-                }
+        cut_short_anywhere(async |stop, at| {
+            let fs = disk(at).await;
+            let process = fs.for_this_process();
+            let data_dir = open(&process).await.unwrap();
+            put_topic(&fs, "orders").await;
+            put_topic(&fs, "other").await;
+            fs.crash_after(at);
+            let moved = data_dir.move_deleted(&name("orders"), id).await;
+            let is_moved = moved.is_ok();
+            if let Ok(Some(path)) = moved {
+                let _ = data_dir.remover().remove(&VirtualClock::new(), &path).await;
             }
+            let crashed = fs.is_crashed();
+            drop(data_dir);
+            stop.strike(&fs);
+
+            // The next start does it again, and finds what is left.
+            let data_dir = open(&fs).await.unwrap();
+            let there = fs.list_dir(Path::new("/data/orders")).await.is_ok();
+            assert!(!(is_moved && there), "{stop:?} at {at}");
+            data_dir.move_deleted(&name("orders"), id).await.unwrap();
+            for path in data_dir.leftovers(|_| false).await.unwrap() {
+                data_dir
+                    .remover()
+                    .remove(&VirtualClock::new(), &path)
+                    .await
+                    .unwrap();
+            }
+            let left: Vec<_> = fs
+                .files()
+                .into_iter()
+                .filter(|f| f.extension().is_some())
+                .collect();
+            assert_eq!(left, [Path::new("/data/other/0/00000000000000000000.wal")]);
+            crashed
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_directory_of_a_living_topic_is_no_leftover_of_its_deletion() {
+    block_on(async {
+        let fs = disk(1).await;
+        let data_dir = open(&fs).await.unwrap();
+        let (living, gone) = (TopicId::from_random(5), TopicId::from_random(6));
+        put_topic(&fs, "living").await;
+        put_topic(&fs, "gone").await;
+        data_dir
+            .move_deleted(&name("living"), living)
+            .await
+            .unwrap();
+        let left = data_dir.move_deleted(&name("gone"), gone).await.unwrap();
+        put_topic(&fs, "@deleted-by-hand").await;
+        let leftovers = data_dir.leftovers(|id| id == living).await.unwrap();
+        assert_eq!(leftovers, [left.unwrap()]);
+    });
+}
+
+#[test]
+fn a_directory_that_is_no_partitions_is_kept_out_of_the_way() {
+    block_on(async {
+        let fs = disk(1).await;
+        let data_dir = open(&fs).await.unwrap();
+        for number in ["0", "1", "2", "10", "notes"] {
+            let directory = Path::new(DIR).join("t").join(number);
+            fs.create_dir_all(&directory).await.unwrap();
+            fs.write_file(directory.join("file"), number).unwrap();
         }
+        for directory in ["/data", "/data/t", "/data/t/1", "/data/t/2", "/data/t/10"] {
+            fs.sync_dir(Path::new(directory)).await.unwrap();
+        }
+        fs.take_trace();
+        let mut moved = data_dir.quarantine_partitions(&name("t"), 2).await.unwrap();
+        moved.sort();
+        assert_eq!(moved.len(), 2);
+        let again = data_dir.quarantine_partitions(&name("t"), 2).await.unwrap();
+        let none = data_dir.quarantine_partitions(&name("u"), 2).await.unwrap();
+        assert!(again.is_empty() && none.is_empty());
+        fs.power_loss(Keep::None);
+        let there = |directory: &Path| fs.files().contains(&directory.join("file"));
+        for directory in moved
+            .iter()
+            .map(PathBuf::as_path)
+            .chain([Path::new("/data/t/1")])
+        {
+            assert!(there(directory), "{}", directory.display());
+        }
+        assert!(!there(Path::new("/data/t/2")) && !there(Path::new("/data/t/10")));
+        let removals = [OpKind::RemoveFile, OpKind::RemoveDir];
+        assert!(!fs.trace().iter().any(|op| removals.contains(&op.kind)));
     });
 }

@@ -5,9 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sq_sim::{Clock, EntryKind, FileSystem};
+use sq_sim::{Clock, EntryKind, FileSystem, create_dir_durably};
 use sq_storage::TopicName;
 use sq_storage::wal::remove_file_in_steps;
+use uuid::Uuid;
 
 use super::DataDir;
 use crate::meta::TopicId;
@@ -50,19 +51,27 @@ impl<F: FileSystem> DataDir<F> {
         }
     }
 
-    /// What earlier deletions left.
+    /// What earlier deletions left. The directory of a topic that `lives` is not taken for that: the
+    /// metadata is older than its deletion then, which whoever put it there has to know.
     ///
     /// # Errors
     /// The file system's own.
-    pub async fn leftovers(&self) -> io::Result<Vec<PathBuf>> {
-        let entries = self.fs.list_dir(&self.path).await?;
-        Ok(entries
-            .iter()
-            .filter(|e| e.kind == EntryKind::Directory)
-            .filter_map(|e| e.name.to_str())
-            .filter(|name| name.starts_with(DELETED_PREFIX))
-            .map(|name| self.path.join(name))
-            .collect())
+    pub async fn leftovers(&self, lives: impl Fn(TopicId) -> bool) -> io::Result<Vec<PathBuf>> {
+        let mut leftovers = Vec::new();
+        for entry in self.fs.list_dir(&self.path).await? {
+            let id = entry.name.to_str().and_then(deleted_id);
+            let (Some(id), EntryKind::Directory) = (id, entry.kind) else {
+                continue;
+            };
+            let path = self.path.join(&entry.name);
+            if lives(id) {
+                tracing::error!(%id, path = %path.display(),
+                    "the directory of a deleted topic, which the metadata knows as a living one; kept");
+            } else {
+                leftovers.push(path);
+            }
+        }
+        Ok(leftovers)
     }
 
     /// Moves every directory that could be a topic's, and is none's, into `@orphans`, and says what
@@ -86,34 +95,78 @@ impl<F: FileSystem> DataDir<F> {
             if is_topic(&name) {
                 continue;
             }
-            let target = self.quarantine(&name).await?;
+            let target = self.quarantine(Path::new(name.as_str())).await?;
             moved.insert(name, target);
         }
         Ok(moved)
     }
 
-    async fn quarantine(&self, name: &TopicName) -> io::Result<PathBuf> {
+    /// The same with every directory in a topic's that could be a partition's, and is none of the
+    /// `count` that it has.
+    ///
+    /// # Errors
+    /// The file system's own.
+    pub async fn quarantine_partitions(
+        &self,
+        topic: &TopicName,
+        count: u32,
+    ) -> io::Result<Vec<PathBuf>> {
+        let entries = match self.fs.list_dir(&self.topic_path(topic)).await {
+            // Nothing was written to it yet.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut moved = Vec::new();
+        for entry in entries {
+            let number = entry
+                .name
+                .to_str()
+                .and_then(|name| name.parse::<u32>().ok());
+            let (Some(number), EntryKind::Directory) = (number, entry.kind) else {
+                continue;
+            };
+            if number >= count {
+                let path = Path::new(topic.as_str()).join(&entry.name);
+                moved.push(self.quarantine(&path).await?);
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Moves what is at a path below this directory to a place of its own, durably.
+    async fn quarantine(&self, path: &Path) -> io::Result<PathBuf> {
         let orphans = self.path.join(ORPHANS);
-        self.fs.create_dir_all(&orphans).await?;
+        create_dir_durably(&*self.fs, &orphans).await?;
         let taken = self.fs.list_dir(&orphans).await?;
         let number = taken
             .iter()
             .filter_map(|e| e.name.to_str()?.parse::<u64>().ok())
             .max()
             .map_or(1, |highest| highest.saturating_add(1));
-        let place = orphans.join(number.to_string());
-        self.fs.create_dir_all(&place).await?;
-        let target = place.join(name.as_str());
-        self.fs.rename(&self.topic_path(name), &target).await?;
-        for directory in [&place, &orphans, &self.path] {
-            self.fs.sync_dir(directory).await?;
-        }
+        let (from, target) = (
+            self.path.join(path),
+            orphans.join(number.to_string()).join(path),
+        );
+        create_dir_durably(&*self.fs, parent(&target)).await?;
+        self.fs.rename(&from, &target).await?;
+        self.fs.sync_dir(parent(&target)).await?;
+        self.fs.sync_dir(parent(&from)).await?;
         Ok(target)
     }
 
     async fn exists(&self, directory: &Path) -> bool {
         self.fs.list_dir(directory).await.is_ok()
     }
+}
+
+/// Which topic a directory was that [`DataDir::move_deleted`] named.
+fn deleted_id(name: &str) -> Option<TopicId> {
+    let id = Uuid::try_parse(name.strip_prefix(DELETED_PREFIX)?).ok()?;
+    Some(TopicId::from_uuid(id))
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
 }
 
 /// Removes what is left of deleted topics.

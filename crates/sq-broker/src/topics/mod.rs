@@ -216,10 +216,38 @@ impl<F: FileSystem> Topics<F> {
             map.add(topic);
         }
         topics.replace(map);
-        for path in topics.data_dir.leftovers().await? {
+        let lives = |id| state.topic(id).is_some();
+        for path in topics.data_dir.leftovers(lives).await? {
             topics.remove_in_background(path);
         }
+        let tidying = Arc::clone(&topics);
+        tokio::spawn(async move { tidying.quarantine_partitions().await });
         Ok(topics)
+    }
+
+    /// Moves the directories out of the way that look like a partition's of a topic that has fewer. A
+    /// topic that gets more partitions one day would go on with what is in them.
+    async fn quarantine_partitions(&self) {
+        for topic in self.current().iter() {
+            let (name, count) = (&topic.record.name, topic.record.partitions);
+            // Or else another topic might get the name meanwhile.
+            let changing = self.changing.lock().await;
+            if *changing == Changes::Over {
+                return;
+            }
+            if self.current().by_id(topic.record.id).is_none() {
+                continue;
+            }
+            match self.data_dir.quarantine_partitions(name, count).await {
+                Ok(moved) => {
+                    for path in moved {
+                        tracing::warn!(%name, path = %path.display(),
+                            "no partition of the topic has this directory; moved, kept");
+                    }
+                }
+                Err(error) => tracing::warn!(%name, %error, "a topic's directory is not tidied"),
+            }
+        }
     }
 
     /// The topics now.

@@ -359,6 +359,36 @@ fn missing_metadata_beside_data_is_not_taken_for_a_beginning() {
 }
 
 #[test]
+fn a_directory_of_a_partition_that_the_topic_has_not_is_set_aside() {
+    block_on(async {
+        let fs = disk(1).await;
+        let broker = start(&fs, 1).await;
+        let topic = broker.topics.create(new_topic("t")).await.unwrap();
+        append(&topic, 1).await.unwrap();
+        broker.close().await;
+        fs.process_crash();
+        let stray = std::path::Path::new("/data/t/2");
+        sq_sim::FileSystem::create_dir_all(&fs, stray)
+            .await
+            .unwrap();
+        fs.write_file(stray.join("00000000000000000000.wal"), "x")
+            .unwrap();
+
+        let broker = start(&fs, 2).await;
+        let moved = std::path::Path::new("/data/@orphans/1/t/2/00000000000000000000.wal");
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(fs.read_file(moved).unwrap(), b"x");
+        assert_eq!(
+            marks(broker.topics.current().by_name("t").unwrap()).await,
+            [1]
+        );
+        broker.close().await;
+    });
+}
+
+#[test]
 fn a_client_that_goes_away_half_way_leaves_no_half_a_topic() {
     block_on(async {
         for polls in 0.. {
