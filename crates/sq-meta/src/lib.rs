@@ -133,6 +133,6 @@ pub use ids::{
 pub use log::{MetaLog, MetaLogConfig, MetaLogPeers, StartError, SubmitError};
 pub use raft::{JournalError, OpenError, StoreConfig, Transport, VoteFileError};
 pub use state::{
-    ActiveSegment, Broker, Deleted, Fate, Link, LinkState, Load, MAX_PARTITIONS_PER_TOPIC,
-    MetaState, Partition, SealedSegment, Segment, Topic, Violation,
+    ActiveSegment, Broker, Deleted, Link, LinkState, Load, MAX_PARTITIONS_PER_TOPIC, MetaState,
+    Partition, SealedSegment, Segment, Topic, Violation,
 };

@@ -4,7 +4,6 @@
 //! A command is checked as a whole before anything changes: a refused one has changed nothing.
 
 mod failover;
-mod fate;
 mod load;
 mod partition;
 mod retention;
@@ -18,7 +17,6 @@ use std::sync::Arc;
 
 use sq_storage::TopicName;
 
-pub use fate::Fate;
 pub use load::Load;
 pub use partition::{ActiveSegment, Link, LinkState, Partition, SealedSegment, Segment};
 pub use topic::{Broker, Deleted, MAX_PARTITIONS_PER_TOPIC, Topic};

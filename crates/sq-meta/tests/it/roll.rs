@@ -1,6 +1,6 @@
 //! Prepare, seal, abandon, and what may come late or twice of them.
 
-use sq_meta::{Applied, BrokerId, Command, Fate, LinkState, PartitionId, Refusal, SegmentId};
+use sq_meta::{Applied, BrokerId, Command, Refusal, SegmentId};
 
 use crate::support::{Cluster, ends, segment};
 
@@ -245,42 +245,4 @@ fn one_broker_alone_resumes_its_segments_and_no_other_does() {
     assert!(cluster.state().resumable_by(BrokerId(0)));
     cluster.must(&cluster.begin());
     assert!(!cluster.state().resumable_by(BrokerId(0)));
-}
-
-#[test]
-fn no_file_is_unneeded_unless_the_metadata_proves_it() {
-    // A node took directories that its metadata did not list for orphans, and deleted them.
-    let mut cluster = Cluster::new();
-    for (id, end) in [(2, 10), (3, 20)] {
-        cluster.must(&cluster.prepare(id, &[0, 2]));
-        cluster.must(&cluster.seal(end, id));
-    }
-    cluster.must(&cluster.advance(10));
-    let fate = |cluster: &Cluster, broker, segment, end| {
-        let (broker, segment) = (BrokerId(broker), SegmentId(segment));
-        cluster
-            .meta
-            .fate_of(broker, cluster.partition, segment, end)
-    };
-    let sealed = LinkState::Sealed { base: 10, end: 20 };
-    assert_eq!(fate(&cluster, 0, 2, 20), Fate::Needed(sealed));
-    assert_eq!(
-        fate(&cluster, 1, 2, 20),
-        Fate::Unproven,
-        "it is on brokers 0 and 2"
-    );
-    assert_eq!(fate(&cluster, 0, 1, 10), Fate::BelowLogStart);
-    assert_eq!(fate(&cluster, 0, 9, 10), Fate::BelowLogStart);
-    assert_eq!(fate(&cluster, 0, 9, 11), Fate::Unproven, "nobody knows it");
-    cluster.must(&cluster.prepare(4, &[0, 2]));
-    assert_eq!(fate(&cluster, 2, 4, 0), Fate::Needed(LinkState::Prepared));
-    cluster.must(&cluster.abandon(4));
-    assert_eq!(fate(&cluster, 2, 4, 25), Fate::Unproven);
-    cluster.partition.partition = 7;
-    assert_eq!(fate(&cluster, 0, 2, 0), Fate::Unproven, "no such partition");
-    let PartitionId { topic, .. } = cluster.partition;
-    cluster.must(&Command::DeleteTopic { topic });
-    let gone = fate(&cluster, 0, 2, 20);
-    assert_eq!(gone, Fate::TopicDeleted);
-    assert!(gone.is_unneeded() && !Fate::Unproven.is_unneeded());
 }
