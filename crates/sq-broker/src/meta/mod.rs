@@ -22,7 +22,7 @@ use sq_sim::FileSystem;
 use sq_storage::{SegmentIds, TopicName};
 use tokio::sync::OnceCell;
 
-pub use earlier::{Damage, META_FILE};
+pub use earlier::META_FILE;
 pub use open::{META_LOG_DIR, OpenError, Setup, open};
 pub use source::MetaSource;
 pub use sq_meta::TopicId;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sq_meta::codec::Damage;
 use sq_meta::{
     Broker, Command, MetaLog, MetaLogConfig, NewPartition, NewSegment, SealedBefore, StartError,
     StoreConfig,
@@ -12,7 +13,7 @@ use sq_meta::{
 use sq_sim::{Clock, FileSystem};
 use sq_storage::{SegmentIds, SegmentInfo, WalConfig, WalWriter};
 
-use super::earlier::{self, Damage, MetaImage};
+use super::earlier::{self, MetaImage};
 use super::{MetaError, Metadata, TopicRecord};
 use crate::data_dir::DataDir;
 

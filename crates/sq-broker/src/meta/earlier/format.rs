@@ -23,6 +23,7 @@ use std::sync::Arc;
 use bytes::Buf;
 #[cfg(test)]
 use bytes::{BufMut, Bytes, BytesMut};
+use sq_meta::codec::Damage;
 use sq_storage::TopicName;
 
 use super::super::{TopicId, TopicRecord};
@@ -32,39 +33,6 @@ const MAGIC: &[u8; 4] = b"SQMT";
 const VERSION: u16 = 1;
 const HEADER_LEN: usize = 16;
 const CRC_LEN: usize = 4;
-
-/// Why a metadata file cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Damage {
-    /// Too short for a header and a checksum; a file of no bytes was created and never written.
-    #[error("{0} bytes are too few for a metadata file")]
-    TooShort(usize),
-    /// It does not begin as a metadata file does.
-    #[error("it does not begin with the mark of a metadata file")]
-    Magic,
-    /// A later version wrote it.
-    #[error("format version {0} is not known here (this is version {VERSION})")]
-    Version(u16),
-    /// The header and the file disagree about its length.
-    #[error("the header speaks of {stated} bytes, the file has {actual}")]
-    Length {
-        /// What the header says, in bytes.
-        stated: u64,
-        /// What the file has, in bytes.
-        actual: u64,
-    },
-    /// The checksum does not match.
-    #[error("the checksum is {stored:08x}, the content gives {computed:08x}")]
-    Checksum {
-        /// What the file says.
-        stored: u32,
-        /// What its content gives.
-        computed: u32,
-    },
-    /// The checksum matches, but the content makes no sense.
-    #[error("{0}")]
-    Content(&'static str),
-}
 
 /// The file for an image.
 #[cfg(test)]
@@ -103,14 +71,10 @@ pub(super) fn encode(image: &MetaImage) -> Bytes {
 
 /// The image in a file.
 pub(super) fn decode(file: &[u8]) -> Result<MetaImage, Damage> {
-    let too_short = Damage::TooShort(file.len());
-    let (content, mut crc) = file
+    let (content, crc) = file
         .split_last_chunk::<CRC_LEN>()
-        .map(|(c, t)| (c, &t[..]))
-        .ok_or(too_short.clone())?;
-    if content.len() < HEADER_LEN {
-        return Err(too_short);
-    }
+        .filter(|(content, _)| content.len() >= HEADER_LEN)
+        .ok_or(Damage::TooShort)?;
     let mut rest = content;
     let mut magic = [0; 4];
     rest.copy_to_slice(&mut magic);
@@ -123,24 +87,15 @@ pub(super) fn decode(file: &[u8]) -> Result<MetaImage, Damage> {
     if version != VERSION {
         return Err(Damage::Version(version));
     }
-    let computed = crc32fast::hash(content);
-    let stored = crc.get_u32();
-    if stored != computed {
-        // Of two explanations of a bad checksum the length is the more telling one.
-        return Err(if stated == rest.len() as u64 {
-            Damage::Checksum { stored, computed }
-        } else {
-            Damage::Length {
-                stated,
-                actual: rest.len() as u64,
-            }
-        });
-    }
+    // Of two explanations of a bad checksum the length is the more telling one.
     if stated != rest.len() as u64 {
-        return Err(Damage::Length {
-            stated,
-            actual: rest.len() as u64,
-        });
+        return Err(Damage::Content(
+            "it has not the length that its header says",
+        ));
+    }
+    let (stored, computed) = (u32::from_be_bytes(*crc), crc32fast::hash(content));
+    if stored != computed {
+        return Err(Damage::Checksum { stored, computed });
     }
     decode_body(rest)
 }
@@ -197,7 +152,7 @@ fn get<'a, T>(
     body: &mut &'a [u8],
     read: impl FnOnce(&mut &'a [u8]) -> Result<T, bytes::TryGetError>,
 ) -> Result<T, Damage> {
-    read(body).map_err(|_| Damage::Content("it ends in the middle of an entry"))
+    read(body).map_err(|_| Damage::TooShort)
 }
 
 fn get_id(body: &mut &[u8]) -> Result<TopicId, Damage> {
@@ -211,9 +166,7 @@ fn get_name(body: &mut &[u8]) -> Result<TopicName, Damage> {
 }
 
 fn get_str<'a>(body: &mut &'a [u8], len: usize) -> Result<&'a str, Damage> {
-    let bytes = body
-        .split_off(..len)
-        .ok_or(Damage::Content("it ends in the middle of an entry"))?;
+    let bytes = body.split_off(..len).ok_or(Damage::TooShort)?;
     std::str::from_utf8(bytes).map_err(|_| Damage::Content("a text is not UTF-8"))
 }
 

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 #[cfg(test)]
 use bytes::Bytes;
+#[cfg(test)]
+use sq_meta::codec::Damage;
 use sq_sim::FileSystem;
 use sq_storage::TopicName;
-
-pub use format::Damage;
 
 use super::{OpenError, TopicId, TopicRecord};
 use crate::atomic_file;
