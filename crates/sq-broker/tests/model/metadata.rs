@@ -151,25 +151,6 @@ impl Meta {
         }
     }
 
-    pub(crate) fn at(&self, slot: u8) -> &Placed {
-        &self.chain[usize::from(slot)]
-    }
-
-    pub(crate) fn slots(&self, stage: Stage) -> impl Iterator<Item = u8> + '_ {
-        (0..)
-            .zip(&self.chain)
-            .filter(move |(_, placed)| placed.stage == stage)
-            .map(|(slot, _)| slot)
-    }
-
-    /// How many segments there ever were.
-    pub(crate) fn placed(&self) -> usize {
-        self.chain
-            .iter()
-            .filter(|placed| placed.stage != Stage::Unknown)
-            .count()
-    }
-
     #[expect(
         clippy::unnecessary_wraps,
         reason = "the model of it has worlds without one"

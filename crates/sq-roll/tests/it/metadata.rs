@@ -25,27 +25,8 @@ impl Meta {
         }
     }
 
-    pub(crate) fn at(&self, slot: u8) -> &Placed {
-        &self.chain[usize::from(slot)]
-    }
-
     fn at_mut(&mut self, slot: u8) -> &mut Placed {
         &mut self.chain[usize::from(slot)]
-    }
-
-    pub(crate) fn slots(&self, stage: Stage) -> impl Iterator<Item = u8> + '_ {
-        (0..)
-            .zip(&self.chain)
-            .filter(move |(_, placed)| placed.stage == stage)
-            .map(|(slot, _)| slot)
-    }
-
-    /// How many segments there ever were.
-    pub(crate) fn placed(&self) -> usize {
-        self.chain
-            .iter()
-            .filter(|placed| placed.stage != Stage::Unknown)
-            .count()
     }
 
     pub(crate) fn active(&self) -> Option<u8> {

@@ -1,5 +1,7 @@
 //! A partition's chain of segments, as the properties look at it.
 
+use crate::metadata::Meta;
+
 /// How many segments a world has room for.
 pub(crate) const SLOTS: usize = 10;
 /// No segment, no offset, no epoch.
@@ -43,4 +45,26 @@ pub(crate) struct Verdict {
     pub(crate) keep: u8,
     /// Where the successor begins, if it counts.
     pub(crate) successor_base: Option<u8>,
+}
+
+/// How the world looks at the chain, whatever applies the commands to it.
+impl Meta {
+    pub(crate) fn at(&self, slot: u8) -> &Placed {
+        &self.chain[usize::from(slot)]
+    }
+
+    pub(crate) fn slots(&self, stage: Stage) -> impl Iterator<Item = u8> + '_ {
+        (0..)
+            .zip(&self.chain)
+            .filter(move |(_, placed)| placed.stage == stage)
+            .map(|(slot, _)| slot)
+    }
+
+    /// How many segments there ever were.
+    pub(crate) fn placed(&self) -> usize {
+        self.chain
+            .iter()
+            .filter(|placed| placed.stage != Stage::Unknown)
+            .count()
+    }
 }
