@@ -240,8 +240,48 @@ fn kafka_text(id: Uuid) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::kafka_text;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use sq_sim::{Fault, FileSystem, InMemoryFileSystem, OpKind, PathPattern, VirtualClock};
     use uuid::Uuid;
+
+    use super::kafka_text;
+    use crate::testing::{DIR, TestBroker, block_on, try_start_with};
+
+    /// A broker, and what its start synced before it could answer anybody. The metadata's log can't begin
+    /// to run meanwhile.
+    async fn start(fs: &InMemoryFileSystem, clock: &VirtualClock) -> (TestBroker, Vec<String>) {
+        let never = Fault::delay(Duration::from_hours(1)).on(&[OpKind::ListDir]);
+        fs.inject(never.path(PathPattern::Exactly("/data/@raft".into())));
+        fs.take_trace();
+        let started = try_start_with(fs, 1, Arc::new(clock.clone()), |_| {}).await;
+        let is_sync = |kind| matches!(kind, OpKind::SyncDir | OpKind::SyncData | OpKind::SyncAll);
+        let syncs = fs.take_trace().into_iter().filter(|op| is_sync(op.kind));
+        let paths = syncs.map(|op| op.path.display().to_string()).collect();
+        fs.clear_faults();
+        (started.unwrap(), paths)
+    }
+
+    #[test]
+    fn a_start_syncs_what_its_first_answers_rest_on_and_nothing_else() {
+        // Room on the disk, and a log of the metadata that takes commands, are for later.
+        block_on(async {
+            let clock = VirtualClock::new();
+            let fs = InMemoryFileSystem::with_clock(1, Arc::new(clock.clone()));
+            fs.create_dir_all(Path::new(DIR)).await.unwrap();
+            let (broker, first) = start(&fs, &clock).await;
+            assert_eq!(first, ["/", "/data/@stamp@tmp", "/data"]);
+            clock.advance(Duration::from_hours(1));
+            broker.close().await;
+            drop(broker);
+            let (_broker, again) = start(&fs, &clock).await;
+            let journal = "/data/@raft/log/0/00000000000000000000.wal";
+            let read = ["/data/@stamp", "/data", journal, "/data/@raft/log/0"];
+            assert_eq!(again, [&["/"][..], &read].concat());
+        });
+    }
 
     #[test]
     fn an_id_is_written_as_kafka_writes_it() {

@@ -141,10 +141,8 @@ impl Reserve {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => fs.open(&self.0.path).await?,
             file => file?,
         };
-        let mut filled = file.allocate(0, self.0.bytes).await;
-        if filled.is_ok() {
-            filled = file.sync_all().await;
-        }
+        // Not synced: what a power loss takes of it is taken again by the next start.
+        let filled = file.allocate(0, self.0.bytes).await;
         if filled.is_err() {
             // What it holds would be missing elsewhere.
             let _ = file.set_len(0).await;

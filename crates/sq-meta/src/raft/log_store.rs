@@ -42,7 +42,8 @@ impl<F: FileSystem> LogStore<F> {
         voted && nothing
     }
 
-    /// Makes the vote that was read durable. Entries and votes can be taken from then on.
+    /// Makes the node's directory, and the vote that was read, durable. Entries and votes can be taken
+    /// from then on.
     ///
     /// # Errors
     /// [`VoteFileError::Io`].

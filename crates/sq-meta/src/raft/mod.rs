@@ -26,7 +26,7 @@ mod tests;
 mod view;
 mod vote_file;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use openraft::StorageIOError;
@@ -107,14 +107,6 @@ pub enum OpenError {
     /// The vote can't be read.
     #[error(transparent)]
     Vote(#[from] VoteFileError),
-    /// The directory can't be made.
-    #[error("{path}: {source}")]
-    Io {
-        /// The directory.
-        path: PathBuf,
-        /// The file system's error.
-        source: std::io::Error,
-    },
     /// There is a vote and no log. An only voter writes its first entry before it votes.
     #[error("{0} holds a vote and an empty log: the log was lost")]
     LogLost(PathBuf),
@@ -131,8 +123,8 @@ pub enum OpenError {
     },
 }
 
-/// Reads the log and the state of a node. That needs no room on the disk; the log takes nothing before
-/// its vote is [settled](LogStore::settle), which does.
+/// Reads the log and the state of a node. That needs no room on the disk, nor a directory; the log takes
+/// nothing before it is [settled](LogStore::settle), which does.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -141,7 +133,6 @@ pub(crate) async fn read<F: FileSystem>(
     config: &StoreConfig,
     machine: &Machine,
 ) -> Result<LogStore<F>, OpenError> {
-    create_dir(&*fs, &config.dir).await?;
     let vote = VoteFile::read(Arc::clone(&fs), &config.dir).await?;
     let journal = Journal::open(fs, config).await?;
     let voted = vote.vote().map_or(0, |v| v.leader_id.term);
@@ -155,15 +146,6 @@ pub(crate) async fn read<F: FileSystem>(
     }
     machine.restore(&journal)?;
     Ok(LogStore::new(journal, vote))
-}
-
-async fn create_dir<F: FileSystem>(fs: &F, dir: &Path) -> Result<(), OpenError> {
-    sq_sim::create_dir_durably(fs, dir)
-        .await
-        .map_err(|source| OpenError::Io {
-            path: dir.to_owned(),
-            source,
-        })
 }
 
 /// An error of ours as one of openraft's, which stops the node.

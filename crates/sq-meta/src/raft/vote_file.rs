@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use ::bytes::{Buf, BufMut, Bytes, BytesMut};
 use openraft::LeaderId;
-use sq_sim::{DurableWriteError, FileHandle, FileSystem};
+use sq_sim::{DurableWriteError, FileHandle, FileSystem, create_dir_durably};
 
 use super::Vote;
 
@@ -103,7 +103,7 @@ impl<F: FileSystem> VoteFile<F> {
         })
     }
 
-    /// Makes what was read durable; votes can be saved from then on.
+    /// Makes the directory and what was read durable; votes can be saved from then on.
     ///
     /// After a process crash the page cache may show a vote that no disk has, or one whose sync failed.
     /// A fresh file, synced before it takes the name, holds what this node says.
@@ -152,6 +152,8 @@ impl<F: FileSystem> VoteFile<F> {
 
     /// Puts a fresh file with the present slot, twice, in the place of the one there is.
     async fn replace(&self) -> std::io::Result<()> {
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        create_dir_durably(&*self.fs, dir).await?;
         let new = self.path.with_file_name(NEW_FILE);
         match self.fs.remove_file(&new).await {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
@@ -163,7 +165,6 @@ impl<F: FileSystem> VoteFile<F> {
             .await?;
         write(&*file, 0, slot).await?;
         self.fs.rename(&new, &self.path).await?;
-        let dir = self.path.parent().unwrap_or(Path::new("/"));
         self.fs.sync_dir(dir).await
     }
 }
