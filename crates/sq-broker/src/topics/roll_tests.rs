@@ -53,7 +53,7 @@ async fn paced_appends(set: impl FnOnce(&mut Config)) -> (usize, usize) {
         pass(Duration::from_millis(20)).await;
     }
     pass(Duration::from_secs(1)).await;
-    let rolls = topic.partition(0).unwrap().rolls().len();
+    let rolls = topic.partition(0).unwrap().rolls().await.unwrap().len();
     (waited, rolls)
 }
 
