@@ -226,8 +226,8 @@ pub async fn resume<F: FileSystem>(
 }
 
 /// Whether appends go on in the segment that the log's last ones went to. Not where the metadata has
-/// ended it: a seal is committed beside the first record of the next segment, and a crash can leave the
-/// one and take the other.
+/// ended it: a seal is committed once the first record of the next segment is acknowledged, which may be
+/// before that is synced, and a power failure then leaves the one and takes the other.
 fn goes_on<F: FileSystem>(writer: &WalWriter<F>, partition: &Partition) -> bool {
     writer.active_segment().is_some_and(|open| {
         let open = Held {

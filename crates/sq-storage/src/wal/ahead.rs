@@ -21,7 +21,8 @@ use tokio::time::Instant;
 use super::state::{Segment, lock};
 use super::zeroing::{Held, Zeroing};
 
-const PAGE_LEN: u64 = 4096;
+/// Zeros are written and counted in whole pages.
+pub(super) const PAGE_LEN: u64 = 4096;
 
 /// How much is zeroed at a time, in bytes: larger pieces hold up a sync of the disk for longer.
 pub(super) const PIECE_LEN: u64 = 256 << 10;
@@ -128,7 +129,7 @@ impl Zone {
         }
     }
 
-    /// The same of a file that is zeroed up to somewhere, on this part of the budget.
+    /// The same of a file that is zeroed up to some page, on this part of the budget.
     pub(super) fn zeroed(self, held: Held) -> Self {
         let mut zone = Self {
             zeros: 0..held.bytes(),
@@ -254,7 +255,7 @@ impl Ahead {
     /// The file was cut to this length.
     pub(super) fn cut(&self, length: u64) {
         if let Some(zone) = &mut *lock(&self.zone) {
-            zone.zeros.end = zone.zeros.end.min(length);
+            zone.zeros.end = zone.zeros.end.min(length - length % PAGE_LEN);
             zone.pass(zone.reserved);
         }
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sq_sim::{FileHandle, FileSystem, create_dir_durably};
 
+use super::ahead::PAGE_LEN;
 use super::config::SegmentIds;
 use super::maintenance::{Backlog, Chore};
 use super::segment::SEGMENT_HEADER_LEN;
@@ -56,21 +57,25 @@ pub struct Preparer<F: FileSystem> {
     pub(super) reserve: Option<Reserve>,
 }
 
+/// So many bytes and what is left of the last page: writes are padded to its end.
+fn whole_pages(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(PAGE_LEN).unwrap_or(bytes)
+}
+
 impl<F: FileSystem> Preparer<F> {
     /// What it takes to prepare a successor, whose id is drawn unless it is given. An id is used for
     /// one segment only, ever.
     pub fn preparation(&self, id: Option<u64>) -> Preparation<F> {
         let id = id.unwrap_or_else(|| self.segment_ids.draw());
         let is_segment = self.state.segments().iter().any(|s| s.id == id);
-        let wanted = ZEROED_WHEN_READY
-            .min(self.zero_ahead_bytes)
-            .min(self.length);
+        let wanted = ZEROED_WHEN_READY.min(self.zero_ahead_bytes);
+        let length = whole_pages(self.length);
         Preparation {
             id,
             dir: self.dir.clone(),
             header: self.header,
-            length: self.length,
-            zeroed: self.zeroing.take(wanted, 1, false),
+            length,
+            zeroed: self.zeroing.take(whole_pages(wanted).min(length), PAGE_LEN, false),
             fs: Arc::clone(&self.fs),
             append_fs: Arc::clone(&self.append_fs),
             backlog: Arc::clone(&self.backlog),

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use sq_sim::{Effect, Errno, Fault, Keep, Op, OpKind};
-use sq_storage::{Maintenance, MaintenanceMode, Zeroing};
+use sq_storage::{Maintenance, MaintenanceMode, Rotation, Zeroing};
 
 use crate::disk::Disk;
 use crate::oracle::Oracle;
@@ -450,4 +450,33 @@ fn ten_thousand_partitions_keep_to_the_budget_and_leave_some_for_one_in_a_hurry(
         drop(logs);
         assert_eq!(machine.config.zeroing.used_bytes(), 0);
     });
+}
+
+#[test]
+fn what_is_left_of_a_last_page_keeps_nobody_busy() {
+    // A segment of 290,000 bytes was zeroed up to there by its preparation. The 816 bytes to the end of
+    // its last page were due from then on and never taken, since budget is given out in pages: whoever
+    // did the maintenance did nothing, over and over, until the segment was full, and took half of the
+    // processor from the appends.
+    for bytes in [290_000, 4 * MIB + 1, 4 * MIB, 100, 70 * KIB + 4_095] {
+        block_on(async {
+            let mut machine = machine(1, MaintenanceMode::Handed).with_segment_bytes(bytes);
+            machine.config.rotation = Rotation::External;
+            let mut log = machine.open().await;
+            let maintenance = log.maintenance();
+            append(&mut log, 10).await;
+            let prepared = log.preparation(None).run().await.unwrap();
+            log.arm(prepared).unwrap();
+            assert!(log.switch());
+            let mut left = bytes;
+            while left > 0 {
+                append(&mut log, 3_000).await;
+                left = left.saturating_sub(3_000);
+                machine.clock.advance(Duration::from_millis(10));
+                maintenance.run().await.unwrap();
+                assert_ne!(maintenance.due_in(), Some(Duration::ZERO), "{left} of {bytes}");
+            }
+            log.close().await.unwrap();
+        });
+    }
 }
