@@ -91,6 +91,8 @@ impl<W: Work> Upkeep<W> {
         let (id, work) = (self.id.clone(), self.work.clone());
         let (clock, is_running) = (Arc::clone(&self.clock), Arc::clone(&self.is_running));
         let upkeep = async move {
+            // Answers to what was appended just now go first.
+            tokio::task::yield_now().await;
             loop {
                 let pause = match work.run().await {
                     Ok(()) => work.due_in().unwrap_or_default(),

@@ -160,6 +160,8 @@ impl<F: FileSystem, S: SuccessorSource> Driver<F, S> {
     fn seal(&mut self, seal: Seal) {
         let (source, shared) = (Arc::clone(&self.source), Arc::clone(&self.shared));
         let call = async move {
+            // Whoever waits for the record that crossed is woken with this, and goes first.
+            tokio::task::yield_now().await;
             let done = until_done(&shared, || source.sealed(seal)).await;
             Answer::Sealed(seal.segment, done)
         };
