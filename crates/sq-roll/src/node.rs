@@ -85,8 +85,10 @@ impl Node {
         slack.limits(&lock(&self.shared.state).latencies)
     }
 
-    /// A preparation took so long, from the request on.
-    pub(crate) fn prepared_in(&self, latency: Duration) {
+    /// A preparation took so long, from the request on, or something that takes as long. A node whose
+    /// logs have not rolled yet knows nothing else of it: a metadata log should tell of each commit that
+    /// adds a log, or else the first roll behind a slow one may come too late.
+    pub fn prepared_in(&self, latency: Duration) {
         lock(&self.shared.state).latencies.observe(latency);
     }
 

@@ -119,7 +119,10 @@ impl<F: FileSystem> Topics<F> {
             partitions: topic.partitions,
             configs,
         };
+        let asked_at = self.env.clock.now();
         let created = self.meta.create_topic(record).await;
+        let took = self.env.clock.now() - asked_at;
+        self.env.node.prepared_in(took);
         if matches!(created, Err(MetaError::InDoubt(_))) {
             *changing = Changes::InDoubt;
         }

@@ -77,6 +77,18 @@ fn no_append_waits_for_a_commit_while_the_next_segment_is_ready_in_time() {
     });
 }
 
+#[test]
+fn the_first_roll_of_a_broker_knows_how_long_a_commit_takes() {
+    // It asked for its first successor at the mark for those that know nothing, which was too late where
+    // commits are slow, although the topic's own commit had shown how slow they are.
+    block_on(async {
+        let slow = |config: &mut Config| config.meta.commit_delay = Duration::from_millis(150);
+        let (waited, rolls) = paced_appends(slow).await;
+        assert!(rolls > 10, "{rolls}");
+        assert_eq!(waited, 0, "of 300, {rolls} rolls");
+    });
+}
+
 /// Lets everything happen for which no time has to pass.
 async fn settle() {
     for _ in 0..2_000 {

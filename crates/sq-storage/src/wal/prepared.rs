@@ -75,7 +75,9 @@ impl<F: FileSystem> Preparer<F> {
             dir: self.dir.clone(),
             header: self.header,
             length,
-            zeroed: self.zeroing.take(whole_pages(wanted).min(length), PAGE_LEN, false),
+            zeroed: self
+                .zeroing
+                .take(whole_pages(wanted).min(length), PAGE_LEN, false),
             fs: Arc::clone(&self.fs),
             append_fs: Arc::clone(&self.append_fs),
             backlog: Arc::clone(&self.backlog),

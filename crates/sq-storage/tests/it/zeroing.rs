@@ -474,7 +474,11 @@ fn what_is_left_of_a_last_page_keeps_nobody_busy() {
                 left = left.saturating_sub(3_000);
                 machine.clock.advance(Duration::from_millis(10));
                 maintenance.run().await.unwrap();
-                assert_ne!(maintenance.due_in(), Some(Duration::ZERO), "{left} of {bytes}");
+                assert_ne!(
+                    maintenance.due_in(),
+                    Some(Duration::ZERO),
+                    "{left} of {bytes}"
+                );
             }
             log.close().await.unwrap();
         });
