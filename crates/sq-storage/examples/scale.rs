@@ -3,8 +3,9 @@
 //! `cargo run --release -p sq-storage --example scale [MOST]`
 //!
 //! With 1, 100 and 10,000 (or less, if told so) partitions open, and with as many segments in the one
-//! partition, appends of 1 KiB are timed in turn, each with its sync; medians. 10,000 partitions take as
-//! many open files twice (`ulimit -n`).
+//! partition, appends of 1 KiB are timed in turn, each with its sync; medians. Every partition that was
+//! written to keeps one file open, so 10,000 of them need a hard limit of some more (`ulimit -Hn`). They
+//! are made in the system's directory for temporary files, which should be on a disk (`TMPDIR`).
 
 use std::error::Error;
 use std::path::Path;
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sq_sim::{Clock, OsFileSystem, SystemClock};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sq_sim::{Clock, FileSystem, OsFileSystem, SystemClock};
 use sq_storage::{Batch, TopicName, WalConfig, WalWriter};
 
 const APPENDS: usize = 400;
@@ -24,6 +26,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let most: usize = std::env::args()
         .nth(1)
         .map_or(Ok(10_000), |arg| arg.parse())?;
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let current = maximum;
+    setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(run(most))
 }
@@ -39,30 +44,29 @@ struct Place {
 async fn run(most: usize) -> Result<(), Box<dyn Error>> {
     let mut places = Vec::new();
     for count in COUNTS.into_iter().filter(|count| *count <= most) {
-        places.push((
-            count,
-            among_partitions(count).await?,
-            behind_segments(count).await?,
-        ));
+        let before = open_files().await?;
+        let among = among_partitions(count).await?;
+        let files = open_files().await? - before;
+        places.push((count, among, files, behind_segments(count).await?));
     }
     // In turn, so that whatever else the machine does hits all alike.
     for _ in 0..APPENDS {
-        for (_, among, behind) in &mut places {
+        for (_, among, _, behind) in &mut places {
             among.append().await?;
             behind.append().await?;
         }
     }
     println!("appends of 1 KiB, each synced, medians of {APPENDS}");
     println!(
-        "{:>12} {:>24} {:>24}",
-        "", "partitions open", "segments in the one"
+        "{:>12} {:>24} {:>12} {:>24}",
+        "", "partitions open", "files open", "segments in the one"
     );
     let mut alone = None;
-    for (count, among, behind) in places {
+    for (count, among, files, behind) in places {
         let (among, behind) = (median(among.times), median(behind.times));
         let (first, second) = *alone.get_or_insert((among, behind));
         println!(
-            "{count:>12} {among:>14.1?} ({:>5.2}) {behind:>16.1?} ({:>5.2})",
+            "{count:>12} {among:>14.1?} ({:>5.2}) {files:>14} {behind:>16.1?} ({:>5.2})",
             among.as_secs_f64() / first.as_secs_f64(),
             behind.as_secs_f64() / second.as_secs_f64(),
         );
@@ -72,10 +76,13 @@ async fn run(most: usize) -> Result<(), Box<dyn Error>> {
 
 async fn among_partitions(count: usize) -> Result<Place, Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
-    let log = open(dir.path(), 0).await?;
+    // Its clones share their bounds, as a node's partitions do.
+    let config = WalConfig::new(dir.path());
+    let mut log = open(&config, 0).await?;
+    log.append_batches(&[batch()]).await?;
     let mut others = Vec::new();
     for partition in 1..u32::try_from(count)? {
-        let mut log = open(dir.path(), partition).await?;
+        let mut log = open(&config, partition).await?;
         log.append_batches(&[batch()]).await?;
         others.push(log);
     }
@@ -84,7 +91,7 @@ async fn among_partitions(count: usize) -> Result<Place, Box<dyn Error>> {
 
 async fn behind_segments(count: usize) -> Result<Place, Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
-    let mut log = open(dir.path(), 0).await?;
+    let mut log = open(&WalConfig::new(dir.path()), 0).await?;
     for _ in 1..count {
         log.append_batches(&[batch()]).await?;
         log.close_active_segment().await?;
@@ -109,12 +116,18 @@ impl Place {
     }
 }
 
-async fn open(dir: &Path, partition: u32) -> Result<Log, Box<dyn Error>> {
+async fn open(config: &WalConfig, partition: u32) -> Result<Log, Box<dyn Error>> {
     let (fs, topic) = (
         Arc::new(OsFileSystem::inline()),
         TopicName::new("measured")?,
     );
-    Ok(WalWriter::new(fs, WalConfig::new(dir), topic, partition).await?)
+    Ok(WalWriter::new(fs, config.clone(), topic, partition).await?)
+}
+
+/// How many files this process has open.
+async fn open_files() -> std::io::Result<usize> {
+    let fs = OsFileSystem::inline();
+    Ok(fs.list_dir(Path::new("/proc/self/fd")).await?.len())
 }
 
 fn batch() -> Batch {

@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, io};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use sq_sim::{FileHandle, FileSystem};
+use sq_sim::{DurableWriteError, FileSystem};
 
 use super::removal::Trash;
 
@@ -113,8 +113,9 @@ pub(super) async fn rewrite<F: FileSystem>(
 pub(super) struct Manifest {
     dir: PathBuf,
     known: ManifestContent,
-    /// Where lines are appended; `None` when the file has to be written anew first.
-    file: Option<(Box<dyn FileHandle>, u64)>,
+    /// How long the file is that lines are appended to; `None` when it has to be written anew first. It
+    /// is open only while that is done: lines are few, and every partition has a manifest.
+    len: Option<u64>,
     /// A file that is being written anew.
     rewrite: Option<Rewrite>,
     /// What is known is not what the file says, and nothing but the file could say it.
@@ -139,18 +140,17 @@ impl Manifest {
             truncations: found.truncations.clone(),
             ..ManifestContent::default()
         };
-        let mut file = None;
+        let mut len = None;
         if found.takes_lines()
             && found.says_the_same_as(&known)
-            && let Ok(handle) = fs.open(&dir.join(MANIFEST_NAME)).await
-            && let Ok(len) = handle.len().await
+            && let Ok(file) = fs.open(&dir.join(MANIFEST_NAME)).await
         {
-            file = Some((handle, len));
+            len = file.len().await.ok();
         }
         Self {
             dir,
             known,
-            file,
+            len,
             rewrite: None,
             is_uncommitted: false,
             trash,
@@ -170,7 +170,7 @@ impl Manifest {
     /// Writes the file anew, so that what it says is durable for certain: what was read from it may
     /// have been in the page cache only.
     pub(super) async fn make_durable<F: FileSystem>(&mut self, fs: &Arc<F>) -> io::Result<()> {
-        self.file = None;
+        self.len = None;
         self.record(fs, &[]).await
     }
 
@@ -178,7 +178,7 @@ impl Manifest {
     /// [`commit`](Self::commit), and no other line is written before that.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut ManifestContent)) {
         change(&mut self.known);
-        self.file = None;
+        self.len = None;
         self.is_uncommitted = true;
     }
 
@@ -215,29 +215,21 @@ impl Manifest {
                 lines.put_slice(&ManifestLine::Segment(*entry).encode());
             }
         }
-        // Taken out while it is in use: an error or a drop leaves `None`, so that nothing is ever
-        // appended behind a line whose fate is unknown.
-        let (file, position) = match self.file.take() {
-            Some((file, position)) => {
-                let next = position + lines.len() as u64;
-                file.write_and_sync_at(position, &[lines.freeze()])
-                    .await
-                    .map_err(|e| match e {
-                        sq_sim::DurableWriteError::Write(e)
-                        | sq_sim::DurableWriteError::Sync(e) => e,
-                    })?;
-                (file, next)
-            }
-            None => self.write_anew(fs).await?,
+        // Taken out while the file is written to: an error or a drop leaves `None`, so that nothing is
+        // ever appended behind a line whose fate is unknown.
+        let appended = match self.len.take() {
+            Some(len) => append(&**fs, &self.dir, len, lines.freeze()).await?,
+            None => None,
         };
-        self.file = Some((file, position));
+        self.len = Some(match appended {
+            Some(len) => len,
+            None => self.write_anew(fs).await?,
+        });
         Ok(())
     }
 
-    async fn write_anew<F: FileSystem>(
-        &mut self,
-        fs: &Arc<F>,
-    ) -> io::Result<(Box<dyn FileHandle>, u64)> {
+    /// Writes the file anew, and gives its length.
+    async fn write_anew<F: FileSystem>(&mut self, fs: &Arc<F>) -> io::Result<u64> {
         self.finish_what_is_left().await;
         let mut content = self.known.clone();
         self.trash.strike_off(&mut content.removed);
@@ -257,7 +249,7 @@ impl Manifest {
 /// A file that is being written anew, by whoever polls it. It outlives the call that began it.
 struct Rewrite(Mutex<Pin<Box<dyn Future<Output = Written> + Send>>>);
 
-type Written = io::Result<(Box<dyn FileHandle>, u64)>;
+type Written = io::Result<u64>;
 
 impl Rewrite {
     fn new(work: impl Future<Output = Written> + Send + 'static) -> Self {
@@ -276,7 +268,27 @@ impl fmt::Debug for Rewrite {
     }
 }
 
-/// Writes a whole manifest beside the one that is there, and puts it in its place.
+/// Appends lines to the manifest, which is `len` bytes long, and gives its length then. `None` if it has
+/// another length: a rewrite that was under way when an earlier writer was dropped has put another file
+/// in its place.
+async fn append<F: FileSystem>(
+    fs: &F,
+    dir: &Path,
+    len: u64,
+    lines: Bytes,
+) -> io::Result<Option<u64>> {
+    let file = fs.open(&dir.join(MANIFEST_NAME)).await?;
+    if file.len().await? != len {
+        return Ok(None);
+    }
+    let end = len + lines.len() as u64;
+    match file.write_and_sync_at(len, &[lines]).await {
+        Ok(()) => Ok(Some(end)),
+        Err(DurableWriteError::Write(e) | DurableWriteError::Sync(e)) => Err(e),
+    }
+}
+
+/// Writes a whole manifest beside the one that is there, and puts it in its place. Gives its length.
 async fn write_file<F: FileSystem>(fs: Arc<F>, dir: PathBuf, bytes: Bytes) -> Written {
     // The name is unique among attempts, since one whose writer was dropped may still be under way.
     let len = bytes.len() as u64;
@@ -300,7 +312,7 @@ async fn write_file<F: FileSystem>(fs: Arc<F>, dir: PathBuf, bytes: Bytes) -> Wr
         let _ = fs.remove_file(&temporary).await;
         return Err(e);
     }
-    Ok((file, len))
+    Ok(len)
 }
 
 /// Whether a file is a manifest that was never completed.

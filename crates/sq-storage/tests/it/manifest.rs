@@ -123,3 +123,29 @@ fn a_bit_that_is_lost_when_a_torn_manifest_is_read_again_does_not_bring_purged_r
         }
     });
 }
+
+#[test]
+fn a_line_does_not_go_into_another_manifest_that_took_the_place_of_the_one_known() {
+    // A manifest is opened anew for each line. A rewrite whose writer was dropped while it was under way may
+    // put its file in place at any time, and what is written there at the place where the other one ended
+    // overwrites its lines, or leaves a hole.
+    block_on(async {
+        for lines in [1, 40] {
+            let (machine, mut log, mut oracle) = rolled().await;
+            let path = format!("{DIR}/manifest");
+            let known = machine.fs.read_file(&path).unwrap();
+            let line = &known[8..72];
+            let other = [&known[..8], &line.repeat(lines)].concat();
+            assert_ne!(other.len(), known.len());
+            machine.fs.write_file(&path, other).unwrap();
+            oracle.append(&mut log, value(12)).await.unwrap();
+            log.close_active_segment().await.unwrap().unwrap();
+            drop(log);
+            let content = ManifestContent::decode(&machine.fs.read_file(&path).unwrap());
+            assert!(content.is_intact(), "{content:?}");
+            assert_eq!(content.entries.len(), machine.segments().len());
+            assert!(content.entries.iter().all(|entry| entry.seal.is_some()));
+            oracle.check(&machine.open().await).await;
+        }
+    });
+}
