@@ -5,10 +5,12 @@
 //! the page that a write begins in is written again with what it held: bytes that are durable get the
 //! value that they have.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use rustix::fs::OFlags;
@@ -20,12 +22,44 @@ use super::calls;
 /// What direct access is aligned to, in memory and in the file: no device asks for more.
 pub(super) const PAGE: usize = 4096;
 
+/// How many descriptors are kept for direct access: that many files at least are written to without opening
+/// one first, and a process with tens of thousands of idle ones keeps no more.
+const MAX_OPEN: usize = 512;
+
+/// The descriptors that are open.
+static OPEN: Mutex<Ring> = Mutex::new(Ring::new(MAX_OPEN));
+
 /// A file's second descriptor, for direct access, and what its last page holds.
 #[derive(Debug, Default)]
-pub(super) struct Direct {
-    /// Opened at the first need; `None` where there is no direct access.
-    fd: OnceLock<Option<OwnedFd>>,
-    last: Mutex<LastPage>,
+pub(super) struct Direct(Arc<Slot>);
+
+#[derive(Debug, Default)]
+struct Slot {
+    access: Mutex<Access>,
+    /// Whether it was used since the last time that one was looked for that is not.
+    is_used: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Access {
+    descriptor: Descriptor,
+    last: LastPage,
+}
+
+#[derive(Debug, Default)]
+enum Descriptor {
+    /// To be opened at the next need.
+    #[default]
+    Closed,
+    Open(Arc<OwnedFd>),
+    /// There is no direct access.
+    Refused,
+}
+
+/// Files with an open descriptor. Where there are too many, one goes that was not used lately.
+struct Ring {
+    slots: VecDeque<Weak<Slot>>,
+    most: usize,
 }
 
 /// The page that the last direct write ended with, as far as nothing else was written since.
@@ -35,20 +69,94 @@ struct LastPage {
     bytes: Vec<u8>,
 }
 
-impl Direct {
-    /// The descriptor. Opened through the first, not by path: the file may have been renamed.
-    pub(super) fn fd(&self, file: impl AsFd) -> Option<&OwnedFd> {
-        let open = || {
-            let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()));
-            // `tmpfs` and others refuse direct access, and `/proc` may not be mounted.
-            calls::open(&path, OFlags::RDWR | OFlags::DIRECT).ok()
+impl Ring {
+    const fn new(most: usize) -> Self {
+        Self {
+            slots: VecDeque::new(),
+            most,
+        }
+    }
+
+    /// Takes in one that is open now. Where all others are in use, there is one too many for a while.
+    fn admit(&mut self, slot: &Arc<Slot>) {
+        if self.slots.len() >= self.most {
+            self.slots.retain(|slot| slot.strong_count() > 0);
+        }
+        // The first time round, those that were used are passed over.
+        for _ in 0..2 * self.slots.len() {
+            if self.slots.len() < self.most {
+                break;
+            }
+            let next = self.slots.pop_front();
+            if let Some(slot) = next.and_then(|slot| slot.upgrade())
+                && !slot.let_go()
+            {
+                self.slots.push_back(Arc::downgrade(&slot));
+            }
+        }
+        self.slots.push_back(Arc::downgrade(slot));
+    }
+}
+
+impl Slot {
+    /// Closes the descriptor, unless it was used lately; whether it did.
+    fn let_go(&self) -> bool {
+        if self.is_used.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        // One that is held is in use.
+        let Ok(mut access) = self.access.try_lock() else {
+            return false;
         };
-        self.fd.get_or_init(open).as_ref()
+        *access = Access::default();
+        true
+    }
+}
+
+impl Access {
+    /// The descriptor. Opened through the first, not by path: the file may have been renamed.
+    fn descriptor(&mut self, slot: &Arc<Slot>, file: impl AsFd) -> Option<Arc<OwnedFd>> {
+        slot.is_used.store(true, Ordering::Relaxed);
+        if matches!(self.descriptor, Descriptor::Closed) {
+            let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()));
+            self.descriptor = match calls::open(&path, OFlags::RDWR | OFlags::DIRECT) {
+                Ok(fd) => {
+                    lock(&OPEN).admit(slot);
+                    Descriptor::Open(Arc::new(fd))
+                }
+                // There may be one for the next write.
+                Err(e) if is_out_of_handles(&e) => Descriptor::Closed,
+                // `tmpfs` and others refuse direct access, and `/proc` may not be mounted.
+                Err(_) => Descriptor::Refused,
+            };
+        }
+        match &self.descriptor {
+            Descriptor::Open(fd) => Some(Arc::clone(fd)),
+            Descriptor::Closed | Descriptor::Refused => None,
+        }
+    }
+}
+
+fn is_out_of_handles(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE)
+    )
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Direct {
+    /// The descriptor, as long as it is held.
+    pub(super) fn fd(&self, file: impl AsFd) -> Option<Arc<OwnedFd>> {
+        lock(&self.0.access).descriptor(&self.0, file)
     }
 
     /// Something else writes to the file.
     pub(super) fn forget(&self) {
-        self.last().bytes = Vec::new();
+        lock(&self.0.access).last.bytes = Vec::new();
     }
 
     /// Writes all of `data`, which has to end where a page does; `false` if it doesn't, or the file
@@ -59,10 +167,11 @@ impl Direct {
         if len == 0 || !(before + len).is_multiple_of(PAGE) {
             return Ok(false);
         }
-        let Some(fd) = self.fd(&file) else {
+        let mut access = lock(&self.0.access);
+        let Some(fd) = access.descriptor(&self.0, &file) else {
             return Ok(false);
         };
-        let mut last = self.last();
+        let last = &mut access.last;
         let mut buffer = Buffer::with_room((before + len + PAGE).next_power_of_two())?;
         let room = buffer.room();
         let skipped = room.as_ptr().align_offset(PAGE);
@@ -80,7 +189,7 @@ impl Direct {
         }
         // Until it is known what the page holds.
         last.bytes.clear();
-        if !write_pages(fd, start, pages)? {
+        if !write_pages(&fd, start, pages)? {
             return Ok(false);
         }
         if let Some((_, page)) = pages.split_last_chunk::<PAGE>() {
@@ -88,10 +197,6 @@ impl Direct {
             last.start = start + (before + len - PAGE) as u64;
         }
         Ok(true)
-    }
-
-    fn last(&self) -> std::sync::MutexGuard<'_, LastPage> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -172,15 +277,78 @@ mod tests {
         let path = dir.path().join("a");
         let file = calls::open(&path, OFlags::RDWR | OFlags::CREATE).unwrap();
         let refuses = calls::open(&path, OFlags::RDONLY).unwrap();
-        let direct = Direct {
-            fd: OnceLock::from(Some(refuses)),
-            last: Mutex::new(LastPage {
+        let direct = Direct::default();
+        *lock(&direct.0.access) = Access {
+            descriptor: Descriptor::Open(Arc::new(refuses)),
+            last: LastPage {
                 start: 0,
                 bytes: vec![1; PAGE],
-            }),
+            },
         };
         let failed = direct.write(&file, 100, &of(2, PAGE - 100));
         assert!(failed.is_err());
-        assert!(direct.last().bytes.is_empty());
+        assert!(lock(&direct.0.access).last.bytes.is_empty());
+    }
+
+    fn is_open(direct: &Direct) -> bool {
+        matches!(lock(&direct.0.access).descriptor, Descriptor::Open(_))
+    }
+
+    /// A file's, with a descriptor that was not used yet.
+    fn open() -> Direct {
+        let null = calls::open(std::path::Path::new("/dev/null"), OFlags::RDWR).unwrap();
+        let direct = Direct::default();
+        lock(&direct.0.access).descriptor = Descriptor::Open(Arc::new(null));
+        direct
+    }
+
+    /// Ten thousand partitions that were written to once held twenty thousand descriptors: more than a
+    /// process has by default on many systems.
+    #[test]
+    fn no_more_stay_open_than_that_and_what_is_used_stays() {
+        let mut ring = Ring::new(3);
+        let busy = open();
+        ring.admit(&busy.0);
+        let mut idle = Vec::new();
+        for _ in 0..10 {
+            busy.0.is_used.store(true, Ordering::Relaxed);
+            idle.push(open());
+            ring.admit(&idle.last().unwrap().0);
+            assert!(is_open(&busy));
+            assert!(idle.iter().filter(|direct| is_open(direct)).count() <= 2);
+        }
+        // One whose file was closed makes room before any that is open.
+        drop(idle.pop());
+        let next = open();
+        ring.admit(&next.0);
+        assert!(is_open(&busy) && is_open(&next) && is_open(&idle[8]));
+        // Nothing is closed that is being written through.
+        let held: Vec<_> = [&busy, &next, &idle[8]]
+            .into_iter()
+            .map(|direct| direct.0.access.lock().unwrap())
+            .collect();
+        ring.admit(&open().0);
+        drop(held);
+        assert!(is_open(&busy) && is_open(&next) && is_open(&idle[8]));
+    }
+
+    #[test]
+    fn a_file_whose_descriptor_was_closed_is_written_to_as_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = calls::open(&dir.path().join("a"), OFlags::RDWR | OFlags::CREATE).unwrap();
+        let direct = Direct::default();
+        let takes_it = direct.fd(&file).is_some();
+        for (byte, offset) in [(1, 0), (2, 100_u16), (3, 200)] {
+            let data = of(byte, PAGE - usize::from(offset));
+            let written = direct.write(&file, offset.into(), &data);
+            assert_eq!(written.unwrap(), takes_it);
+            assert!(!direct.0.let_go(), "it was used");
+            assert!(direct.0.let_go() && !is_open(&direct));
+        }
+        if takes_it {
+            let content = calls::read(&file, 0, usize::MAX).unwrap();
+            let parts = [vec![1; 100], vec![2; 100], vec![3; PAGE - 200]];
+            assert_eq!(content, parts.concat());
+        }
     }
 }

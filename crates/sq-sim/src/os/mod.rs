@@ -53,7 +53,8 @@ impl OsFileSystem {
     ///
     /// A descriptor more for each file that is written so, and one page of memory, in which the handle
     /// keeps the page that its last write ended with: while a log goes on in it, nothing else may write
-    /// to that page through another handle.
+    /// to that page through another handle. The process keeps both for 512 such files; of more, those
+    /// that were not written to lately do without until they are again.
     #[must_use]
     pub fn with_direct_writes(self) -> Self {
         Self {

@@ -30,7 +30,7 @@ pub(super) fn zero_range(fd: impl AsFd, direct: &Direct, offset: u64, len: u64) 
     if start >= end - end % PAGE {
         return zero_buffered(fd, offset, end);
     }
-    zero_around(&fd, direct.fd(&fd), offset, end)
+    zero_around(&fd, direct.fd(&fd).as_deref(), offset, end)
 }
 
 fn zero_around(fd: impl AsFd, direct: Option<&OwnedFd>, offset: u64, end: u64) -> io::Result<()> {
