@@ -9,8 +9,9 @@ use rustix::io::pread;
 
 use crate::batch::value;
 use crate::broker::{self, Broker};
-use crate::librdkafka;
+use crate::librdkafka::{self, Setting};
 use crate::machine::Pid;
+use crate::stand_in::StandIn;
 use crate::stats::{float, median};
 use crate::table::{Row, Table, Target, Unit};
 use crate::time::now;
@@ -33,6 +34,9 @@ pub(crate) struct Args {
     /// Records to catch up with.
     #[arg(long, default_value_t = 2_000_000)]
     records: u64,
+    /// A setting of librdkafka's consumer, over those that it has here.
+    #[arg(short = 'X', value_name = "KEY=VALUE")]
+    settings: Vec<Setting>,
 }
 
 /// What one way of reading gave: its speed, and which part of a core each process took for it.
@@ -40,7 +44,7 @@ pub(crate) struct Args {
 struct Reading {
     megabytes_per_second: f64,
     client: f64,
-    broker: f64,
+    server: f64,
 }
 
 #[derive(Clone, Copy)]
@@ -48,10 +52,11 @@ struct Round {
     plain: f64,
     raw: Reading,
     client: Reading,
+    client_alone: Reading,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (sq, run) = args.broker.begin(1 + 3 * args.rounds as u64)?;
+    let (sq, run) = args.broker.begin(1 + 4 * args.rounds as u64)?;
     run.step("write what is to be read");
     let data_dir = run.dir().join("data");
     let broker = Broker::start(&sq, &data_dir)?;
@@ -59,19 +64,28 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut connection = Connection::open(broker.address())?;
     connection.create_topic(TOPIC, 1, &[])?;
     librdkafka::batched(&bootstrap, TOPIC, 1, &value(RECORD_BYTES), args.records)?;
+    let stand_in = StandIn::start(broker.address(), args.records)?;
     let partition = data_dir.join(TOPIC).join("0");
     let mut rounds = Vec::new();
     for _ in 0..args.rounds {
         run.step("plain reads of the files");
         let plain = plain(&partition)?;
         run.step("raw fetches");
-        let raw = measured(&broker, || raw(&mut connection, args.records))?;
+        let raw = measured(broker.pid(), || raw(&mut connection, args.records))?;
         run.step("librdkafka");
-        let client = measured(&broker, || {
-            let run = librdkafka::consume(&bootstrap, TOPIC, 0, args.records)?;
+        let consume = |from: &str| {
+            let run = librdkafka::consume(from, TOPIC, 0, args.records, &args.settings)?;
             Ok((run.bytes, run.took))
-        })?;
-        rounds.push(Round { plain, raw, client });
+        };
+        let client = measured(broker.pid(), || consume(&bootstrap))?;
+        run.step("librdkafka, answers from memory");
+        let client_alone = measured(stand_in.pid(), || consume(&stand_in.address))?;
+        rounds.push(Round {
+            plain,
+            raw,
+            client,
+            client_alone,
+        });
     }
     let mut table = Table::new("fetch: catching up, records of 1 KiB, warm");
     report(&rounds, &mut table);
@@ -80,19 +94,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// What `read` takes, in bytes and time, and how busy it keeps both processes.
-fn measured(broker: &Broker, read: impl FnOnce() -> Result<(u64, Duration)>) -> Result<Reading> {
-    let broker_before = broker.pid().cpu_time()?;
+fn measured(server: Pid, read: impl FnOnce() -> Result<(u64, Duration)>) -> Result<Reading> {
+    let server_before = server.cpu_time()?;
     let client_before = Pid::this().cpu_time()?;
     let begun = now();
     let (bytes, took) = read()?;
     let whole = now().duration_since(begun);
     let client = Pid::this().cpu_time()?.saturating_sub(client_before);
-    let of_broker = broker.pid().cpu_time()?.saturating_sub(broker_before);
+    let of_server = server.cpu_time()?.saturating_sub(server_before);
     let share = |time: Duration| time.as_secs_f64() / whole.as_secs_f64();
     Ok(Reading {
         megabytes_per_second: float(bytes) / 1e6 / took.as_secs_f64(),
         client: share(client),
-        broker: share(of_broker),
+        server: share(of_server),
     })
 }
 
@@ -139,9 +153,9 @@ fn report(rounds: &[Round], table: &mut Table) {
             100.0 * median(rounds.iter().map(|round| part(&get(round))))
         };
         format!(
-            "of a core: client {:.0} %, broker {:.0} %",
+            "of a core: client {:.0} %, server {:.0} %",
             part(|r| r.client),
-            part(|r| r.broker)
+            part(|r| r.server)
         )
     };
     table.push(Row::new("plain reads of the files, from the page cache").figure(plain, unit));
@@ -163,5 +177,28 @@ fn report(rounds: &[Round], table: &mut Table) {
             }))
             .judge(client, unit, Target::AtLeast(2_300.0))
             .note(shares(|r| r.client)),
+    );
+    limit(rounds, shares(|r| r.client_alone), table);
+}
+
+/// What the client does with a server that has next to nothing to do.
+fn limit(rounds: &[Round], shares: String, table: &mut Table) {
+    let of = |get: fn(&Round) -> f64| median(rounds.iter().map(get));
+    let unit = Unit::MegabytesPerSecond;
+    let alone = of(|r| r.client_alone.megabytes_per_second);
+    table.push(
+        Row::new("librdkafka's own limit: the same answers, from memory")
+            .figure(alone, unit)
+            .note(shares),
+    );
+    table.push(
+        Row::new("catching up, librdkafka; beside: its own limit")
+            .beside(alone, unit)
+            .figure(of(|r| r.client.megabytes_per_second), unit)
+            .judge(
+                of(|r| r.client.megabytes_per_second / r.client_alone.megabytes_per_second),
+                Unit::Times,
+                Target::AtLeast(0.9),
+            ),
     );
 }

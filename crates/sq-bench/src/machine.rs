@@ -5,6 +5,7 @@ use std::process;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What `/proc/PID/stat` counts in: `USER_HZ`, 100 on every Linux that there is.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -46,6 +47,14 @@ impl Pid {
 pub(crate) struct Memory {
     pub(crate) now_mib: f64,
     pub(crate) peak_mib: f64,
+}
+
+/// Raises the number of files that may be open to what the system allows at most, as the broker does.
+pub(crate) fn allow_open_files() -> Result<()> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let current = maximum;
+    setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
+    Ok(())
 }
 
 /// The mean number of runnable tasks over the last minute.

@@ -12,6 +12,7 @@ mod machine;
 mod produce;
 mod roll;
 mod run;
+mod stand_in;
 mod stats;
 mod table;
 mod tail;
@@ -43,6 +44,9 @@ enum Command {
     /// A log that is written by a process of its own, to be killed.
     #[command(hide = true)]
     Fill(wal::FillArgs),
+    /// A broker that answers fetches from memory, in a process of its own, for `fetch`.
+    #[command(hide = true)]
+    StandIn(stand_in::Args),
     /// A consumer in a process of its own, for the other commands.
     #[command(hide = true)]
     Tail(tail::Args),
@@ -55,6 +59,7 @@ fn main() -> Result<()> {
         Command::Roll(args) => roll::run(&args),
         Command::Wal(args) => wal::run(&args),
         Command::Fill(args) => wal::fill(&args),
+        Command::StandIn(args) => stand_in::run(&args),
         Command::Tail(args) => tail::run(&args),
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct Args {
 
 /// Reads from the first offset to `end`, and says what processor time that took, in microseconds.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    librdkafka::consume(&args.bootstrap, &args.topic, 0, args.end)?;
+    librdkafka::consume(&args.bootstrap, &args.topic, 0, args.end, &[])?;
     let cpu = Pid::this().cpu_time()?;
     writeln!(std::io::stdout(), "{}", cpu.as_micros())?;
     Ok(())

@@ -15,7 +15,8 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::{Decodable, Encodable as _, HeaderVersion, Request, StrBytes};
 
-const PREFIX: usize = 4;
+/// Bytes of a frame's length, before it.
+pub(crate) const PREFIX: usize = 4;
 const PRODUCE_VERSION: i16 = 8;
 const FETCH_VERSION: i16 = 4;
 
@@ -172,26 +173,40 @@ fn fetched(mut answer: &[u8]) -> Result<Fetched> {
     let aborted = from.try_get_i32()?;
     ensure!(aborted <= 0, "aborted transactions where there are none");
     let length = usize::try_from(from.try_get_i32()?.max(0))?;
-    let batches = from.get(..length).context("no batches")?;
+    let last = batches(from.get(..length).context("no batches")?)?.pop();
     Ok(Fetched {
         bytes: length as u64,
-        next_offset: offset_behind(batches)?,
+        next_offset: last.map(|batch| batch.base_offset + batch.records),
     })
 }
 
-fn offset_behind(mut batches: &[u8]) -> Result<Option<u64>> {
-    let mut next = None;
+/// One of several batches, by its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchAt {
+    /// Where it begins.
+    pub(crate) position: usize,
+    pub(crate) base_offset: u64,
+    pub(crate) records: u64,
+}
+
+/// The batches that stand behind each other in a fetch's answer.
+pub(crate) fn batches(bytes: &[u8]) -> Result<Vec<BatchAt>> {
+    let mut batches = Vec::new();
+    let mut position = 0;
     // The last batch may be cut short, in the protocol; sq never does.
-    while batches.len() >= 27 {
-        let mut header = batches;
-        let base = u64::try_from(header.try_get_i64()?)?;
+    while let Some(mut header) = bytes.get(position..).filter(|rest| rest.len() >= 27) {
+        let base_offset = u64::try_from(header.try_get_i64()?)?;
         let length = usize::try_from(header.try_get_i32()?)?;
         header.advance(11);
-        let last = u64::try_from(header.try_get_i32()?)?;
-        next = Some(base + last + 1);
-        batches = batches.get(12 + length..).unwrap_or_default();
+        let records = u64::try_from(header.try_get_i32()?)? + 1;
+        batches.push(BatchAt {
+            position,
+            base_offset,
+            records,
+        });
+        position += 12 + length;
     }
-    Ok(next)
+    Ok(batches)
 }
 
 /// A produce request for one batch to partition 0, acknowledged by all replicas.

@@ -2,6 +2,7 @@
 
 mod many;
 
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
@@ -71,6 +72,25 @@ pub(crate) struct Transfer {
     pub(crate) records: u64,
     pub(crate) bytes: u64,
     pub(crate) took: Duration,
+}
+
+/// One of the library's settings.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    key: String,
+    value: String,
+}
+
+impl FromStr for Setting {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (key, value) = text.split_once('=').ok_or("not KEY=VALUE")?;
+        Ok(Self {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        })
+    }
 }
 
 pub(crate) fn config(bootstrap: &str) -> ClientConfig {
@@ -208,16 +228,27 @@ pub(crate) fn arrivals(bootstrap: &str, topic: &str, end: &AtomicU64) -> Result<
 }
 
 /// Reads partition 0 from `from` on, until it has had the record before offset `end`. The time runs
-/// from the first record on: what comes before is the client's search for the broker.
-pub(crate) fn consume(bootstrap: &str, topic: &str, from: u64, end: u64) -> Result<Transfer> {
-    let consumer: BaseConsumer = config(bootstrap)
+/// from the first record on: what comes before is the client's search for the broker. `settings` go over
+/// those that a consumer has here.
+pub(crate) fn consume(
+    bootstrap: &str,
+    topic: &str,
+    from: u64,
+    end: u64,
+    settings: &[Setting],
+) -> Result<Transfer> {
+    let mut config = config(bootstrap);
+    config
         .set("group.id", "unused")
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         .set("fetch.message.max.bytes", "10485760")
         .set("queued.max.messages.kbytes", "262144")
-        .set("fetch.wait.max.ms", "100")
-        .create()?;
+        .set("fetch.wait.max.ms", "100");
+    for Setting { key, value } in settings {
+        config.set(key, value);
+    }
+    let consumer: BaseConsumer = config.create()?;
     let mut assignment = TopicPartitionList::new();
     let first = Offset::Offset(i64::try_from(from)?);
     assignment.add_partition_offset(topic, 0, first)?;

@@ -1,11 +1,12 @@
 //! Appends: one at a time, by many callers, in batches, in a window, large ones.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
 use sq_sim::OsFileSystem;
-use sq_storage::log::{Append, AppendThreads, Executor, Log, LogConfig, Pending};
+use sq_storage::log::{Append, AppendThreads, Direct, Executor, Head, Log, LogConfig, Pending};
 
 use super::Bench;
 use super::sq::{SEGMENT_BYTES, Sq, batch, runtime};
@@ -150,9 +151,8 @@ fn one_batch(bench: &Bench, log: &Log<OsFileSystem>) -> Result<f64> {
 }
 
 fn window(bench: &Bench, log: &Log<OsFileSystem>) -> Result<f64> {
-    windowed(bench, log, WINDOW, || {
-        Ok(Append::record(None, Some(&bench.value), &[], 1)?)
-    })
+    let next = || Ok(Append::record(None, Some(&bench.value), &[], 1)?);
+    runtime()?.block_on(windowed(bench.time, log, WINDOW, next))
 }
 
 fn large(bench: &Bench, log: &Log<OsFileSystem>) -> Result<f64> {
@@ -166,36 +166,33 @@ fn large(bench: &Bench, log: &Log<OsFileSystem>) -> Result<f64> {
 
 fn large_window(bench: &Bench, log: &Log<OsFileSystem>) -> Result<f64> {
     let bytes = Bytes::from(vec![0x5a; LARGE_BYTES]);
-    windowed(bench, log, LARGE_WINDOW, || {
-        Ok(batch(std::slice::from_ref(&bytes))?.into())
-    })
+    let next = || Ok(batch(std::slice::from_ref(&bytes))?.into());
+    runtime()?.block_on(windowed(bench.time, log, LARGE_WINDOW, next))
 }
 
 /// Keeps so many appends on their way: appends a second.
-fn windowed(
-    bench: &Bench,
-    log: &Log<OsFileSystem>,
+pub(super) async fn windowed<H: Head<OsFileSystem>>(
+    time: Duration,
+    log: &Log<OsFileSystem, Direct, H>,
     size: usize,
     next: impl Fn() -> Result<Append>,
 ) -> Result<f64> {
-    runtime()?.block_on(async {
-        let begun = now();
-        let mut under_way: VecDeque<Pending<OsFileSystem>> = VecDeque::with_capacity(size);
-        let mut count = 0;
-        while now().duration_since(begun) < bench.time {
-            if under_way.len() >= size
-                && let Some(oldest) = under_way.pop_front()
-            {
-                oldest.await?;
-            }
-            under_way.push_back(log.submit(next()?).await?);
-            count += 1;
+    let begun = now();
+    let mut under_way: VecDeque<Pending<OsFileSystem, Direct, H>> = VecDeque::with_capacity(size);
+    let mut count = 0;
+    while now().duration_since(begun) < time {
+        if under_way.len() >= size
+            && let Some(oldest) = under_way.pop_front()
+        {
+            oldest.await?;
         }
-        for pending in under_way {
-            pending.await?;
-        }
-        Ok(per_second(count, now().duration_since(begun)))
-    })
+        under_way.push_back(log.submit(next()?).await?);
+        count += 1;
+    }
+    for pending in under_way {
+        pending.await?;
+    }
+    Ok(per_second(count, now().duration_since(begun)))
 }
 
 fn floors(rounds: &[Round], table: &mut Table) {

@@ -1,6 +1,7 @@
 //! `wal`: sq-storage beside the disk and beside other logs.
 
 mod appends;
+mod fair;
 mod okaywal;
 mod open;
 mod raft_engine;
@@ -53,6 +54,8 @@ pub(crate) struct Args {
 enum Job {
     /// Appends: one at a time, by many callers, in batches, in a window, large ones.
     Appends,
+    /// One log's appends beside those of others.
+    Fair,
     /// Opening after a crash.
     Open,
     /// Appends while a successor is prepared, and while a segment is removed.
@@ -62,7 +65,13 @@ enum Job {
 }
 
 impl Job {
-    const ALL: [Self; 4] = [Self::Appends, Self::Open, Self::Roll, Self::Read];
+    const ALL: [Self; 5] = [
+        Self::Appends,
+        Self::Fair,
+        Self::Open,
+        Self::Roll,
+        Self::Read,
+    ];
 }
 
 /// What every job is told.
@@ -73,6 +82,7 @@ struct Bench {
     /// Bytes that are written, to be opened or read.
     bytes: u64,
     value: Vec<u8>,
+    quick: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -83,6 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let steps = args.jobs.iter().map(|job| match job {
         Job::Appends => appends::STEPS * rounds as u64,
+        Job::Fair => fair::STEPS_BEFORE + fair::STEPS * rounds as u64,
         Job::Open => open::STEPS * rounds as u64,
         Job::Roll => roll::STEPS * rounds as u64,
         Job::Read => read::STEPS * rounds as u64,
@@ -93,11 +104,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         time: Duration::from_secs_f64(seconds),
         bytes: u64::from(mebibytes) << 20,
         value: value(RECORD_BYTES),
+        quick: args.quick,
     };
     let mut table = Table::new("wal: records of 1 KiB, every append synced");
     for job in &args.jobs {
         match job {
             Job::Appends => appends::run(&bench, &mut table)?,
+            Job::Fair => fair::run(&bench, &mut table)?,
             Job::Open => open::run(&bench, &mut table)?,
             Job::Roll => roll::run(&bench, &mut table)?,
             Job::Read => read::run(&bench, &mut table)?,
