@@ -53,9 +53,9 @@
 //!    [`WalWriter::mark`] wrote one.
 //! 5. Damage hides nothing else. What is around it can be read, what is lost answers with
 //!    [`ReadError::Damaged`], and the log takes appends.
-//! 6. What [`WalWriter::truncate_from`] and [`WalWriter::purge_to`] took out is gone when they return,
-//!    wholly; until then a crash leaves the old log or the new one, never a part. Where the log starts
-//!    and which offset is next outlives every segment.
+//! 6. What [`WalWriter::truncate_from`], [`WalWriter::purge_to`] and [`WalWriter::advance_start`] took
+//!    out is gone when they return, wholly; until then a crash leaves the old log or the new one, never a
+//!    part. Where the log starts and which offset is next outlives every segment.
 //! 7. Opening is idempotent: cut short by any number of crashes, it gives the same log.
 //!
 //! It assumes of the disk what [`sq_sim`] states: that an overwrite that power cuts short spares bytes

@@ -214,11 +214,14 @@ impl Chain {
         last.max(self.purged_to)
     }
 
-    /// Takes out what the log has let go of, and what is said of it.
+    /// Takes out what the log has let go of, and what is said of it. Not a segment that the manifest does
+    /// not know to have ended: it took appends then, may go on with it, and would be missed.
     fn purge(&mut self) {
         let start = self.purged_to;
         let is_purged = |link: &Link| {
-            link.candidate.name.base_offset < start && link.extent.end_offset <= start
+            let is_gone =
+                link.candidate.name.base_offset < start && link.extent.end_offset <= start;
+            is_gone && link.candidate.entry.is_none_or(|e| e.seal.is_some())
         };
         let (purged, links) = std::mem::take(&mut self.links)
             .into_iter()

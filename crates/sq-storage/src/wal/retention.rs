@@ -141,8 +141,9 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl<F: FileSystem> WalWriter<F> {
-    /// Takes whole segments out of the log that are more, or older, than what is to be kept; whether
-    /// there were any. The files are left to [`removal`](Self::removal).
+    /// Takes whole segments out of the log that are more, or older, than what is to be kept, or of which
+    /// [`advance_start`](Self::advance_start) has left nothing; whether there were any. The files are
+    /// left to [`removal`](Self::removal).
     ///
     /// The active segment stays, unless all of its records are too old: then it is closed and goes
     /// too, without waiting for an append. Where the log starts, and which offset is next, stays known
@@ -174,13 +175,16 @@ impl<F: FileSystem> WalWriter<F> {
                 is_empty,
             });
         }
-        let Some(expiry) = retention.expiry(&candidates) else {
+        let expiry = retention.expiry(&candidates);
+        if expiry.is_none() && !self.has_leftovers() {
             return Ok(false);
-        };
-        if expiry.closes_active {
+        }
+        if expiry.is_some_and(|expiry| expiry.closes_active) {
             self.close_active_segment().await?;
         }
-        self.purge_to(expiry.purge_to).await?;
+        // A purge lets go of what was left of earlier ones, wherever it ends itself.
+        self.purge_to(expiry.map_or(0, |expiry| expiry.purge_to))
+            .await?;
         Ok(true)
     }
 

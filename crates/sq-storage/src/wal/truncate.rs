@@ -102,16 +102,30 @@ impl<F: FileSystem> WalWriter<F> {
     /// have been closed. Once it has moved, also if the call was dropped by then, it may be back if the
     /// process ends now. It is not once this or another purge or truncation has succeeded.
     pub async fn purge_to(&mut self, offset: u64) -> Result<()> {
+        self.let_go_before(offset, false).await
+    }
+
+    /// [`purge_to`](Self::purge_to) that leaves the active segment where it is, also if all of it is
+    /// gone: appends go on in it, and wait for no other. Once it is closed it goes with the next purge, or
+    /// with [`apply_retention`](Self::apply_retention), whatever that keeps. Beyond the log's end, the log
+    /// begins at its end.
+    ///
+    /// # Errors
+    /// As for [`purge_to`](Self::purge_to).
+    pub async fn advance_start(&mut self, offset: u64) -> Result<()> {
+        self.let_go_before(offset.min(self.next_offset), true).await
+    }
+
+    async fn let_go_before(&mut self, offset: u64, keeps_active: bool) -> Result<()> {
         self.retire_if_abandoned();
         self.commit().await?;
         self.sync().await?;
-        if offset <= self.state.start() {
+        let start = self.state.start();
+        if offset <= start && !self.has_leftovers() {
             return Ok(());
         }
-        let is_gone = |segment: &Segment| {
-            segment.name.base_offset < offset && segment.extent().end_offset <= offset
-        };
-        if self.segment.as_ref().is_some_and(|s| is_gone(s)) {
+        let offset = offset.max(start);
+        if !keeps_active && self.segment.as_ref().is_some_and(|s| is_gone(s, offset)) {
             self.retire();
         }
         if self.state.segments().is_empty() {
@@ -128,7 +142,7 @@ impl<F: FileSystem> WalWriter<F> {
             end: offset.max(self.next_offset),
         };
         for segment in self.state.segments().iter() {
-            if is_gone(segment) {
+            if is_gone(segment, offset) && !self.is_active(segment) {
                 change.remove(segment);
             } else {
                 change.left.push(Arc::clone(segment));
@@ -136,6 +150,19 @@ impl<F: FileSystem> WalWriter<F> {
         }
         self.apply(change, |_| {}).await;
         self.commit().await
+    }
+
+    /// Whether segments are listed that took appends when all of them was let go of, and take none now.
+    pub(super) fn has_leftovers(&self) -> bool {
+        let start = self.state.start();
+        let segments = self.state.segments();
+        segments
+            .iter()
+            .any(|segment| is_gone(segment, start) && !self.is_active(segment))
+    }
+
+    fn is_active(&self, segment: &Segment) -> bool {
+        self.segment.as_ref().is_some_and(|s| s.id == segment.id)
     }
 
     /// What removes the files that a purge or a truncation left. Files that are still there when the
@@ -226,6 +253,11 @@ impl<F: FileSystem> WalWriter<F> {
         let end_offset = offset;
         Ok(Some((segment.id, Extent { end_offset, bytes })))
     }
+}
+
+/// Whether nothing is left of a segment in a log that begins at `start`.
+fn is_gone(segment: &Segment, start: u64) -> bool {
+    segment.name.base_offset < start && segment.extent().end_offset <= start
 }
 
 impl Change {

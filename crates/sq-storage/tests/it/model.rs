@@ -335,6 +335,12 @@ impl Life {
                 // Mostly little.
                 let most = most.min(least + *[4, 4, 20, 1 << 30].choose(&mut self.rng).unwrap());
                 let offset = self.rng.random_range(least..=most.max(least));
+                if self.rng.random_range(0..2) == 0 {
+                    let done = poll_n_then_drop(log.advance_start(offset), polls).await;
+                    let offset = offset.min(oracle.end());
+                    oracle.purged(log, offset, matches!(done, Some(Ok(()))));
+                    return;
+                }
                 let done = poll_n_then_drop(log.purge_to(offset), polls).await;
                 oracle.purged(log, offset, matches!(done, Some(Ok(()))));
             }

@@ -121,6 +121,13 @@ impl Oracle {
         done
     }
 
+    /// Advances the log's start and notes what came of it.
+    pub(crate) async fn advance_start(&mut self, log: &mut Writer, offset: u64) -> Result<()> {
+        let done = log.advance_start(offset).await;
+        self.purged(log, offset.min(self.end), done.is_ok());
+        done
+    }
+
     /// Notes what came of a purge, which may have been dropped.
     pub(crate) fn purged(&mut self, log: &Writer, offset: u64, confirmed: bool) {
         let start = log.reader().start_offset();

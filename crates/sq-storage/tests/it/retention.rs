@@ -330,6 +330,27 @@ fn a_wall_clock_that_jumps_deletes_nothing_that_was_just_written() {
 }
 
 #[test]
+fn an_active_segment_that_nothing_is_left_of_goes_when_it_is_too_old() {
+    block_on(async {
+        let machine = Machine::new(82);
+        let mut log = machine.open().await;
+        append(&machine, &mut log).await;
+        log.advance_start(1).await.unwrap();
+        let retention = older_than(MINUTE);
+        assert!(!log.apply_retention(&retention).await.unwrap());
+        machine.clock.advance(MINUTE * 2);
+        assert!(log.apply_retention(&retention).await.unwrap());
+        assert!(!log.apply_retention(&retention).await.unwrap());
+        remove(&machine, &log).await;
+        assert!(machine.segments().is_empty());
+        assert_eq!(offsets(&log), (1, 1));
+        drop(log);
+        machine.fs.power_loss(Keep::None);
+        assert_eq!(offsets(&machine.open().await), (1, 1));
+    });
+}
+
+#[test]
 fn a_segment_of_unknown_age_is_looked_into() {
     // Manifests of version 1 did not say when records are from.
     block_on(async {

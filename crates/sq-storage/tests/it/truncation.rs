@@ -7,7 +7,7 @@ use sq_sim::{
     Effect, Errno, Fault, FileSystem, Keep, OpKind, PathPattern, SyncFailure, poll_n_then_drop,
 };
 use sq_storage::wal::manifest::{MANIFEST_LINE_LEN, ManifestContent};
-use sq_storage::{Action, Batch, Error, ReadError, TailCache};
+use sq_storage::{Action, ActiveSegment, Batch, Error, ReadError, Retention, TailCache};
 
 use crate::oracle::Oracle;
 use crate::support::{Machine, Stop, Writer, as_time_passes, block_on, is_crash, segment, value};
@@ -28,19 +28,22 @@ fn batch(first: u64, record_count: u32) -> Batch {
 enum Change {
     Truncate(u64),
     Purge(u64),
+    /// The same, and appends go on where they are.
+    Advance(u64),
     /// Appends as many records.
     Append(u64),
     /// Removes the files that are left over.
     Remove,
 }
 
-use Change::{Append, Purge, Remove, Truncate};
+use Change::{Advance, Append, Purge, Remove, Truncate};
 
 impl Change {
     async fn apply(self, log: &mut Writer, oracle: &mut Oracle) -> bool {
         match self {
             Truncate(offset) => oracle.truncate_from(log, offset).await.is_ok(),
             Purge(offset) => oracle.purge_to(log, offset).await.is_ok(),
+            Advance(offset) => oracle.advance_start(log, offset).await.is_ok(),
             Append(count) => {
                 for _ in 0..count {
                     let n = log.next_offset() + 1000;
@@ -83,6 +86,12 @@ const COURSES: &[&[Change]] = &[
         Remove,
     ],
     &[Purge(6), Truncate(10), Remove, Append(2), Purge(11)],
+    // Within the segment that takes appends, all of it, and what is left of that once it is closed.
+    &[Advance(2), Append(1), Advance(9), Advance(11), Remove],
+    &[Advance(20), Append(2), Advance(13), Append(7), Remove],
+    &[Advance(12), Append(6), Purge(13), Remove],
+    &[Advance(12), Advance(12), Purge(15), Append(1), Remove],
+    &[Append(1), Advance(13), Truncate(13), Append(1), Advance(14)],
 ];
 
 async fn begin(machine: &Machine, oracle: &mut Oracle) -> Writer {
@@ -119,6 +128,7 @@ async fn reopen(machine: &Machine, oracle: &mut Oracle, stop: Stop, again: Optio
     oracle.check(&log).await;
     // It goes on, and what was left over goes.
     Append(2).apply(&mut log, oracle).await;
+    log.apply_retention(&Retention::default()).await.unwrap();
     log.removal().run().await.unwrap();
     assert!(!log.removal().is_pending());
     oracle.verify(&log.reader()).await;
@@ -259,6 +269,8 @@ fn a_call_that_is_dropped_at_any_await_leaves_the_old_log_or_the_new_one() {
             Purge(9),
             Purge(12),
             Purge(20),
+            Advance(11),
+            Advance(12),
         ] {
             for polls in 0.. {
                 let done = block_on(async {
@@ -274,6 +286,11 @@ fn a_call_that_is_dropped_at_any_await_leaves_the_old_log_or_the_new_one() {
                         }
                         Purge(offset) => {
                             let call = poll_n_then_drop(log.purge_to(offset), polls).await;
+                            oracle.purged(&log, offset, matches!(call, Some(Ok(()))));
+                            call.is_some()
+                        }
+                        Advance(offset) => {
+                            let call = poll_n_then_drop(log.advance_start(offset), polls).await;
                             oracle.purged(&log, offset, matches!(call, Some(Ok(()))));
                             call.is_some()
                         }
@@ -504,7 +521,7 @@ fn a_read_beside_a_change_is_of_the_log_before_it_or_after_it() {
     // A reader had one segment of the old log in hand when it was truncated and appended to. It went on
     // in the new one, and its answer was of both.
     for cache in [TailCache::off(), TailCache::new(1 << 20)] {
-        for change in [Truncate(3), Truncate(8), Purge(7), Purge(12)] {
+        for change in [Truncate(3), Truncate(8), Purge(7), Purge(12), Advance(12)] {
             for polls in 0..60 {
                 block_on(async {
                     let mut machine = machine(504);
@@ -534,7 +551,7 @@ fn a_read_beside_a_change_is_of_the_log_before_it_or_after_it() {
                         }
                         Err(e) => {
                             assert!(matches!(e, ReadError::OutOfRange { .. }), "{e}");
-                            assert!(matches!(change, Purge(_)));
+                            assert!(matches!(change, Purge(_) | Advance(_)));
                         }
                     }
                 });
@@ -769,6 +786,73 @@ fn the_log_start_survives_the_loss_of_every_segment() {
         oracle.check(&machine.open().await).await;
         assert_eq!(machine.segments(), [segment(12)]);
     });
+}
+
+#[test]
+fn a_start_that_is_advanced_leaves_appends_where_they_are() {
+    // Whoever deletes up to the end again and again, as stream processors do, had every next append go to
+    // a fresh file.
+    block_on(async {
+        let machine = Machine::new(510);
+        let mut oracle = Oracle::default();
+        let mut log = machine.open().await;
+        Append(5).apply(&mut log, &mut oracle).await;
+        let active = log.active_segment().unwrap();
+        for round in 0..3 {
+            let end = oracle.end();
+            oracle.advance_start(&mut log, end).await.unwrap();
+            let ActiveSegment {
+                id, base_offset, ..
+            } = log.active_segment().unwrap();
+            assert_eq!((id, base_offset), (active.id, 0));
+            let reader = log.reader();
+            assert_eq!((reader.start_offset(), reader.end_offset()), (end, end));
+            // Nothing is left, and nothing of it is found in what there is of the file.
+            assert!(reader.read(end, 1).await.unwrap().is_empty());
+            assert!(reader.read(end - 1, 1).await.is_err());
+            assert_eq!(reader.find_by_timestamp(0).await.unwrap(), None);
+            assert_eq!(reader.find_max_timestamp().await.unwrap(), None);
+            assert!(!log.removal().is_pending());
+            Append(round + 1).apply(&mut log, &mut oracle).await;
+            oracle.verify(&log.reader()).await;
+        }
+        assert_eq!(machine.segments(), [segment(0)]);
+        // Below the start there is nothing to do.
+        let operations = machine.fs.operations();
+        oracle.advance_start(&mut log, 3).await.unwrap();
+        assert_eq!(machine.fs.operations(), operations);
+    });
+}
+
+#[test]
+fn what_was_let_go_of_while_it_took_appends_goes_once_it_is_closed() {
+    for by_retention in [false, true] {
+        block_on(async {
+            let machine = machine(511);
+            let mut oracle = Oracle::default();
+            let mut log = machine.open().await;
+            Append(2).apply(&mut log, &mut oracle).await;
+            oracle.advance_start(&mut log, 2).await.unwrap();
+            let closed = log.close_active_segment().await.unwrap().unwrap();
+            Append(1).apply(&mut log, &mut oracle).await;
+            assert_eq!(machine.segments(), [closed.path, segment(2)]);
+            if by_retention {
+                let keeps_all = Retention::default();
+                assert!(log.apply_retention(&keeps_all).await.unwrap());
+                assert!(!log.apply_retention(&keeps_all).await.unwrap());
+            } else {
+                // It is no matter where the start is moved to.
+                oracle.advance_start(&mut log, 0).await.unwrap();
+            }
+            log.removal().run().await.unwrap();
+            assert_eq!(machine.segments(), [segment(2)]);
+            assert_eq!(log.reader().start_offset(), 2);
+            oracle.verify(&log.reader()).await;
+            drop(log);
+            machine.fs.power_loss(Keep::None);
+            oracle.check(&machine.open().await).await;
+        });
+    }
 }
 
 #[test]

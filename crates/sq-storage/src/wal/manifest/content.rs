@@ -88,9 +88,11 @@ impl ManifestContent {
         is_purged || base >= self.limit_of(entry.ordinal)
     }
 
-    /// The last segment that was purged, and where it ended, as long as it is listed.
+    /// The last segment that was purged, and where it ended, as long as it is listed. It is listed as one
+    /// of the log where it took appends at the time and was sealed since.
     pub(in super::super) fn last_purged(&self) -> Option<(ManifestEntry, u64)> {
-        let purged = self.removed.iter().filter_map(|entry| {
+        let listed = self.removed.iter().chain(&self.entries);
+        let purged = listed.filter_map(|entry| {
             let end = entry.seal?.end_offset;
             // What was cut off the log's end says nothing of what came in its place.
             let counts = end <= self.start_offset() && end <= self.limit_of(entry.ordinal);
