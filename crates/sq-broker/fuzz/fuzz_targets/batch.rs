@@ -42,7 +42,7 @@ fn check(records: Bytes) {
         assert!(stored.last_offset() >= base && produced.last_sequence() >= -1);
     }
     for timestamp in [i64::MIN, 0, header.map_or(1, |header| header.max_timestamp)] {
-        if let Ok(Some((offset, found))) = lookup_timestamp(&stored, timestamp, MAX) {
+        if let Ok(Some((offset, found))) = lookup_timestamp(&stored, timestamp, 0, MAX) {
             let header = header.expect("an answer comes from a batch");
             assert!(found >= timestamp);
             assert!(offset >= header.base_offset);

@@ -26,8 +26,9 @@ pub enum LookupError {
     Corrupt(#[from] io::Error),
 }
 
-/// The first record of a stored batch whose timestamp is `timestamp` (ms) or later: its offset and
-/// its own timestamp. `None` if the batch holds none.
+/// The first record of a stored batch whose timestamp is `timestamp` (ms) or later, of those at `from`
+/// or behind it, as the log may begin within the batch: its offset and its own timestamp. `None` if the
+/// batch holds none.
 ///
 /// What the header says comes first: nothing is decoded where its greatest timestamp is earlier.
 /// Where it is later than any record's, against the truth, the answer is `None` all the same.
@@ -38,6 +39,7 @@ pub enum LookupError {
 pub fn lookup_timestamp(
     batch: &Bytes,
     timestamp: i64,
+    from: i64,
     max_decompressed_bytes: usize,
 ) -> Result<Option<(i64, i64)>, LookupError> {
     let header = BatchHeader::parse(batch).filter(|header| header.magic == 2);
@@ -46,7 +48,11 @@ pub fn lookup_timestamp(
         return Ok(None);
     }
     if header.attributes.is_log_append_time() {
-        return Ok(Some((header.base_offset, header.max_timestamp)));
+        let last = header
+            .base_offset
+            .saturating_add(header.last_offset_delta.into());
+        let first = header.base_offset.max(from);
+        return Ok((first <= last).then_some((first, header.max_timestamp)));
     }
     let size = header
         .size()
@@ -58,7 +64,7 @@ pub fn lookup_timestamp(
         source,
         left: max_decompressed_bytes,
     };
-    match records.find(&header, timestamp) {
+    match records.find(&header, timestamp, from) {
         Err(_) if records.left == 0 => Err(LookupError::TooLarge {
             max: max_decompressed_bytes,
         }),
@@ -74,7 +80,12 @@ struct Records {
 }
 
 impl Records {
-    fn find(&mut self, header: &BatchHeader, timestamp: i64) -> io::Result<Option<(i64, i64)>> {
+    fn find(
+        &mut self,
+        header: &BatchHeader,
+        timestamp: i64,
+        from: i64,
+    ) -> io::Result<Option<(i64, i64)>> {
         for _ in 0..header.record_count {
             let (timestamp_delta, offset_delta) = self.record()?;
             let own = header.base_timestamp.checked_add(timestamp_delta);
@@ -82,8 +93,9 @@ impl Records {
             if !(0..=i64::from(header.last_offset_delta)).contains(&offset_delta) {
                 return Err(invalid("an offset outside its batch"));
             }
-            if own >= timestamp {
-                return Ok(Some((header.base_offset.saturating_add(offset_delta), own)));
+            let offset = header.base_offset.saturating_add(offset_delta);
+            if own >= timestamp && offset >= from {
+                return Ok(Some((offset, own)));
             }
         }
         Ok(None)

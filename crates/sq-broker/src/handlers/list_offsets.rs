@@ -179,7 +179,7 @@ async fn greatest<F: FileSystem>(
         timestamp,
         ..Found::at(frame.end_offset().saturating_sub(1))
     };
-    Ok(look_into(broker, &frame, timestamp).unwrap_or(last))
+    Ok(look_into(broker, reader, &frame, timestamp).unwrap_or(last))
 }
 
 /// The first record at or after a time.
@@ -191,7 +191,7 @@ async fn first_since<F: FileSystem>(
     let Some(frame) = reader.find_by_timestamp(timestamp).await? else {
         return Ok(Found::NOTHING);
     };
-    if let Some(found) = look_into(broker, &frame, timestamp) {
+    if let Some(found) = look_into(broker, reader, &frame, timestamp) {
         return Ok(found);
     }
     let mut next = frame.end_offset();
@@ -205,7 +205,7 @@ async fn first_since<F: FileSystem>(
             .iter()
             .filter(|frame| frame.max_timestamp_ms >= timestamp);
         for frame in late_enough {
-            if let Some(found) = look_into(broker, frame, timestamp) {
+            if let Some(found) = look_into(broker, reader, frame, timestamp) {
                 return Ok(found);
             }
             // A batch of a few kilobytes can take milliseconds to decompress, and a search can meet
@@ -215,15 +215,17 @@ async fn first_since<F: FileSystem>(
     }
 }
 
-/// The first record of a batch at or after a time; `None` if there is none, or its records can't be
-/// read.
+/// The first record of a batch at or after a time that is not deleted; `None` if there is none, or its
+/// records can't be read.
 fn look_into<F: FileSystem>(
     broker: &Broker<F>,
+    reader: &LogReader<F>,
     frame: &StoredFrame,
     timestamp: i64,
 ) -> Option<Found> {
     let most = broker.config.limits.max_decompressed_bytes;
-    match lookup_timestamp(&frame.payload.to_bytes(), timestamp, most) {
+    let start = wire_offset(reader.start_offset());
+    match lookup_timestamp(&frame.payload.to_bytes(), timestamp, start, most) {
         Ok(hit) => hit.map(|(offset, timestamp)| Found {
             offset,
             timestamp,

@@ -22,7 +22,7 @@ fn a_lookup_finds_the_first_record_at_or_after_a_time() {
             (9, None),
             (i64::MAX, None),
         ] {
-            let result = lookup_timestamp(&stored, timestamp, MAX).unwrap();
+            let result = lookup_timestamp(&stored, timestamp, 0, MAX).unwrap();
             assert_eq!(result, found, "{codec:?} at {timestamp}");
         }
     }
@@ -50,7 +50,7 @@ proptest! {
         let wanted = first.map(|(index, t)| (base + index as i64, *t));
         for (codec, _) in CODECS {
             let stored = Bytes::from(assign(&encode(&records, codec), base, 0).concat());
-            prop_assert_eq!(lookup_timestamp(&stored, asked, MAX).unwrap(), wanted, "{:?}", codec);
+            prop_assert_eq!(lookup_timestamp(&stored, asked, 0, MAX).unwrap(), wanted, "{:?}", codec);
         }
     }
 
@@ -69,10 +69,35 @@ proptest! {
             let keep = if cut % 2 == 0 { noisy.len() } else { usize::from(cut) % noisy.len() };
             noisy.truncate(keep);
             let noisy = Bytes::from(noisy);
-            let (_, asked) = measure(|| lookup_timestamp(&noisy, 500_000, 1 << 16));
+            let (_, asked) = measure(|| lookup_timestamp(&noisy, 500_000, 0, 1 << 16));
             // The codecs' own tables and windows, and nothing that the bytes could ask for.
             prop_assert!(asked.peak < 9 << 20, "{codec:?}: {asked:?}");
         }
+    }
+}
+
+/// Of a batch that a log begins within, the records before that were found, and reading there was out of
+/// range.
+#[test]
+fn a_lookup_finds_nothing_below_where_it_is_to_begin() {
+    for (codec, _) in CODECS {
+        let stored = Bytes::from(assign(&batch_of(&[2, 8, 6, 4], codec), 10, 0).concat());
+        for (from, timestamp, found) in [
+            (10, 3, Some((11, 8))),
+            (11, 0, Some((11, 8))),
+            (12, 0, Some((12, 6))),
+            (12, 7, None),
+            (13, 3, Some((13, 4))),
+            (14, 0, None),
+        ] {
+            let result = lookup_timestamp(&stored, timestamp, from, MAX).unwrap();
+            assert_eq!(result, found, "{codec:?} from {from} at {timestamp}");
+        }
+    }
+    let appended = with(&batch_of(&[2, 4, 6, 8], Codec::None), 21, &[0, 8]);
+    let stored = Bytes::from(assign(&appended, 10, 0).concat());
+    for (from, found) in [(9, Some((10, 8))), (13, Some((13, 8))), (14, None)] {
+        assert_eq!(lookup_timestamp(&stored, 7, from, MAX).unwrap(), found);
     }
 }
 
@@ -80,8 +105,8 @@ proptest! {
 fn with_log_append_time_every_record_has_the_time_of_the_batch() {
     let batch = with(&batch_of(&[2, 4, 6, 8], Codec::None), 21, &[0, 8]);
     let stored = Bytes::from(assign(&batch, 10, 0).concat());
-    assert_eq!(lookup_timestamp(&stored, 7, MAX).unwrap(), Some((10, 8)));
-    assert_eq!(lookup_timestamp(&stored, 9, MAX).unwrap(), None);
+    assert_eq!(lookup_timestamp(&stored, 7, 0, MAX).unwrap(), Some((10, 8)));
+    assert_eq!(lookup_timestamp(&stored, 9, 0, MAX).unwrap(), None);
 }
 
 /// Ten million zeros fit into ten thousand bytes. A lookup behind them must neither hold them nor
@@ -93,11 +118,11 @@ fn what_decompresses_into_too_much_is_given_up() {
     for (codec, compression) in CODECS {
         let batch = encode(&records, codec);
         assert_eq!(
-            lookup_timestamp(&batch, 2, 30_000_000).unwrap(),
+            lookup_timestamp(&batch, 2, 0, 30_000_000).unwrap(),
             Some((1, 2)),
             "{codec:?}"
         );
-        let (result, asked) = measure(|| lookup_timestamp(&batch, 2, 1_000_000));
+        let (result, asked) = measure(|| lookup_timestamp(&batch, 2, 0, 1_000_000));
         match result {
             // A raw Snappy block has to be decompressed whole, so it is refused before.
             Err(LookupError::Corrupt(_)) if compression == Compression::Snappy => {}
@@ -132,7 +157,7 @@ fn framed_snappy_is_read() {
     };
     assert!(validate_produced(&framed(&blocks), MAX, NOW).is_ok());
     assert_eq!(
-        lookup_timestamp(&framed(&blocks), 5, MAX).unwrap(),
+        lookup_timestamp(&framed(&blocks), 5, 0, MAX).unwrap(),
         Some((2, 6))
     );
 
@@ -142,18 +167,18 @@ fn framed_snappy_is_read() {
         .flat_map(|half| [&framing[..], &block(half)].concat())
         .collect();
     assert_eq!(
-        lookup_timestamp(&framed(&two[framing.len()..]), 8, MAX).unwrap(),
+        lookup_timestamp(&framed(&two[framing.len()..]), 8, 0, MAX).unwrap(),
         Some((3, 8))
     );
 
     for lie in [-1_i32, i32::MAX, 1000] {
         let lying = [&lie.to_be_bytes()[..], &blocks[4..]].concat();
-        assert!(lookup_timestamp(&framed(&lying), 5, MAX).is_err());
+        assert!(lookup_timestamp(&framed(&lying), 5, 0, MAX).is_err());
     }
     // A block that claims 4 GiB.
     let claim = [0xff, 0xff, 0xff, 0xff, 0x0f];
     let lying = [&5_u32.to_be_bytes()[..], &claim].concat();
-    let (result, asked) = measure(|| lookup_timestamp(&framed(&lying), 5, usize::MAX));
+    let (result, asked) = measure(|| lookup_timestamp(&framed(&lying), 5, 0, usize::MAX));
     assert!(result.is_err() && asked.peak < 100_000, "{asked:?}");
 }
 
@@ -161,23 +186,23 @@ fn framed_snappy_is_read() {
 fn what_is_no_batch_is_no_answer() {
     let batch = batch_of(&[1, 2], Codec::None);
     for end in 0..61 {
-        let result = lookup_timestamp(&batch.slice(..end), 1, MAX);
+        let result = lookup_timestamp(&batch.slice(..end), 1, 0, MAX);
         assert!(matches!(result, Err(LookupError::NoBatch)));
     }
     let old = with(&batch, 16, &[1]);
     assert!(matches!(
-        lookup_timestamp(&old, 1, MAX),
+        lookup_timestamp(&old, 1, 0, MAX),
         Err(LookupError::NoBatch)
     ));
     let codec = with(&batch, 21, &[0, 6]);
     assert!(matches!(
-        lookup_timestamp(&codec, 1, MAX),
+        lookup_timestamp(&codec, 1, 0, MAX),
         Err(LookupError::Codec)
     ));
     let more = with(&batch, 57, &i32::MAX.to_be_bytes());
     let late = with(&more, 35, &i64::MAX.to_be_bytes());
     assert!(matches!(
-        lookup_timestamp(&late, 3, MAX),
+        lookup_timestamp(&late, 3, 0, MAX),
         Err(LookupError::Corrupt(_))
     ));
 }
