@@ -5,6 +5,7 @@
 
 mod api_versions;
 mod create_topics;
+mod delete_records;
 mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
@@ -115,6 +116,9 @@ pub async fn finish<F: FileSystem>(
         }
         RequestBody::DeleteTopics(body) => {
             ResponseBody::DeleteTopics(delete_topics::handle(broker, version, body).await)
+        }
+        RequestBody::DeleteRecords(body) => {
+            ResponseBody::DeleteRecords(delete_records::handle(broker, body).await)
         }
         RequestBody::InitProducerId(body) => {
             ResponseBody::InitProducerId(init_producer_id::handle(broker, &body).await)

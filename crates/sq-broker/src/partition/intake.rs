@@ -8,6 +8,7 @@ use sq_storage::log::{Append, Head as _, Intake, Outcome, Stage};
 use sq_storage::{Action, Error, LogReader, Maintenance, Removal, Retention, WalWriter};
 
 use super::append::{AppendError, Appended, NewBatch};
+use super::delete::{DeleteError, DeleteTo};
 use super::gather::{Producers, SharedProducers};
 use super::head::PartitionHead;
 use super::later::{self, Later};
@@ -112,6 +113,33 @@ impl<F: FileSystem> Batches<F> {
         }
         self.look_after(writer);
         self.removal.begin_if_due();
+    }
+
+    /// Deletes records, and says where the log begins then. Appends go on in the segment that they went
+    /// to; the files of those of which nothing is left go behind the appends, in small steps.
+    pub(super) async fn delete(
+        &mut self,
+        head: &mut PartitionHead<F>,
+        to: DeleteTo,
+    ) -> Result<u64, DeleteError> {
+        let offset = to.within(self.reader.end_offset())?;
+        let before = self.reader.start_offset();
+        // Where a sync fails, what it left in memory finds its place in the next segment first.
+        let deleted = match head.sync().await {
+            Ok(()) => head.writer_mut().advance_start(offset).await,
+            failed => failed,
+        };
+        self.look_after(head.writer_mut());
+        self.removal.begin_if_due();
+        if let Err(error) = deleted {
+            tracing::error!(id = %self.id, offset, %error, "records could not be deleted");
+            return Err(DeleteError::Storage(error.to_string().into()));
+        }
+        let start = self.reader.start_offset();
+        if start != before {
+            tracing::info!(id = %self.id, before, start, "records are deleted");
+        }
+        Ok(start)
     }
 
     /// Has the log say how far it is durable.

@@ -7,6 +7,7 @@
 //! task, which sleeps (`head`), and no timer.
 
 mod append;
+mod delete;
 mod gather;
 mod head;
 mod intake;
@@ -29,9 +30,10 @@ use sq_sim::{Clock, FileSystem};
 use sq_storage::log::{Executor, Head as _, Log, Pending};
 use sq_storage::{LogReader, Retention, TopicName, WalConfig};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Mutex, Notify, Semaphore, watch};
 
 pub use append::{AppendError, Appended, NewBatch};
+pub use delete::{DeleteError, DeleteTo};
 pub use waiters::WaitGuard;
 
 use crate::config::RollConfig;
@@ -194,6 +196,8 @@ struct Shared<F: FileSystem> {
     gate: watch::Sender<Gate<F>>,
     waiters: Waiters,
     appended_bytes: AtomicU64,
+    /// Held by whoever deletes records.
+    deleting: Arc<Mutex<()>>,
 }
 
 impl<F: FileSystem> Shared<F> {
@@ -248,6 +252,7 @@ impl<F: FileSystem> Partition<F> {
             gate: watch::Sender::new(Gate::Opening),
             waiters: Waiters::default(),
             appended_bytes: AtomicU64::new(0),
+            deleting: Arc::default(),
         });
         let runtime = env.runtime.clone();
         life::begin(env, id.clone(), config, &shared);

@@ -22,6 +22,8 @@ pub enum Api {
     CreateTopics = 19,
     /// Deletes topics.
     DeleteTopics = 20,
+    /// Deletes the records below an offset.
+    DeleteRecords = 21,
     /// Gives out producer ids.
     InitProducerId = 22,
     /// Settings of topics and brokers.
@@ -34,7 +36,7 @@ pub enum Api {
 
 impl Api {
     /// Every API, in the order of their keys.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Produce,
         Self::Fetch,
         Self::ListOffsets,
@@ -43,6 +45,7 @@ impl Api {
         Self::ApiVersions,
         Self::CreateTopics,
         Self::DeleteTopics,
+        Self::DeleteRecords,
         Self::InitProducerId,
         Self::DescribeConfigs,
         Self::DescribeCluster,
@@ -77,7 +80,7 @@ impl Api {
             Self::CreateTopics => 2..=7,
             Self::DeleteTopics => 1..=6,
             Self::InitProducerId => 0..=5,
-            Self::DescribeCluster => 0..=2,
+            Self::DeleteRecords | Self::DescribeCluster => 0..=2,
             Self::DescribeRolls => 0..=0,
         }
     }
@@ -103,7 +106,7 @@ impl Api {
             Self::FindCoordinator | Self::ApiVersions => 3,
             Self::CreateTopics => 5,
             Self::DeleteTopics | Self::DescribeConfigs => 4,
-            Self::InitProducerId => 2,
+            Self::DeleteRecords | Self::InitProducerId => 2,
             Self::DescribeCluster => 0,
             Self::DescribeRolls => i16::MAX,
         }

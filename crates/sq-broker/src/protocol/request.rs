@@ -51,6 +51,8 @@ pub enum RequestBody {
     CreateTopics(kafka::CreateTopicsRequest),
     /// Deletes topics.
     DeleteTopics(kafka::DeleteTopicsRequest),
+    /// Deletes records.
+    DeleteRecords(kafka::DeleteRecordsRequest),
     /// Asks for a producer id.
     InitProducerId(kafka::InitProducerIdRequest),
     /// Asks for settings.
@@ -240,6 +242,7 @@ fn decode_checked(
         Api::ApiVersions => RequestBody::ApiVersions(message(from, version)?),
         Api::CreateTopics => RequestBody::CreateTopics(message(from, version)?),
         Api::DeleteTopics => RequestBody::DeleteTopics(message(from, version)?),
+        Api::DeleteRecords => RequestBody::DeleteRecords(message(from, version)?),
         Api::InitProducerId => RequestBody::InitProducerId(message(from, version)?),
         Api::DescribeConfigs => RequestBody::DescribeConfigs(message(from, version)?),
         Api::DescribeCluster => RequestBody::DescribeCluster(message(from, version)?),

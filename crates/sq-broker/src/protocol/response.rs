@@ -30,6 +30,8 @@ pub enum ResponseBody {
     CreateTopics(kafka::CreateTopicsResponse),
     /// Answers `DeleteTopics`.
     DeleteTopics(kafka::DeleteTopicsResponse),
+    /// Answers `DeleteRecords`.
+    DeleteRecords(kafka::DeleteRecordsResponse),
     /// Answers `InitProducerId`.
     InitProducerId(kafka::InitProducerIdResponse),
     /// Answers `DescribeConfigs`.
@@ -152,6 +154,7 @@ macro_rules! each_body {
             ResponseBody::ApiVersions($own) => $do,
             ResponseBody::CreateTopics($own) => $do,
             ResponseBody::DeleteTopics($own) => $do,
+            ResponseBody::DeleteRecords($own) => $do,
             ResponseBody::InitProducerId($own) => $do,
             ResponseBody::DescribeConfigs($own) => $do,
             ResponseBody::DescribeCluster($own) => $do,
@@ -172,6 +175,7 @@ impl ResponseBody {
             Self::ApiVersions(_) => Api::ApiVersions,
             Self::CreateTopics(_) => Api::CreateTopics,
             Self::DeleteTopics(_) => Api::DeleteTopics,
+            Self::DeleteRecords(_) => Api::DeleteRecords,
             Self::InitProducerId(_) => Api::InitProducerId,
             Self::DescribeConfigs(_) => Api::DescribeConfigs,
             Self::DescribeCluster(_) => Api::DescribeCluster,

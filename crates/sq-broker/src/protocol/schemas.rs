@@ -65,6 +65,7 @@ pub(super) const fn request(api: Api) -> &'static Struct {
         Api::ApiVersions => &API_VERSIONS,
         Api::CreateTopics => &CREATE_TOPICS,
         Api::DeleteTopics => &DELETE_TOPICS,
+        Api::DeleteRecords => &DELETE_RECORDS,
         Api::InitProducerId => &INIT_PRODUCER_ID,
         Api::DescribeConfigs => &DESCRIBE_CONFIGS,
         Api::DescribeCluster => &DESCRIBE_CLUSTER,
@@ -220,6 +221,20 @@ static DELETE_TOPICS: Struct = plain(&[
     )
     .since(6),
     list("topic_names", &Kind::Text).until(5),
+    i32("timeout_ms"),
+]);
+
+static DELETE_RECORDS: Struct = plain(&[
+    list(
+        "topics",
+        &Kind::Nested(&plain(&[
+            text("name"),
+            list(
+                "partitions",
+                &Kind::Nested(&plain(&[i32("partition_index"), i64("offset")])),
+            ),
+        ])),
+    ),
     i32("timeout_ms"),
 ]);
 

@@ -320,6 +320,8 @@ pub fn overrides_of(record: &TopicRecord) -> Result<TopicOverrides, TopicConfigE
 }
 
 #[cfg(test)]
+mod at_once_tests;
+#[cfg(test)]
 mod roll_tests;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@
 )]
 
 mod configs;
+mod delete_records;
 mod fetch;
 mod hostile;
 mod idempotence;

@@ -6,11 +6,15 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use kafka_protocol::messages::DeleteRecordsRequest;
+use kafka_protocol::messages::delete_records_request::{
+    DeleteRecordsPartition, DeleteRecordsTopic,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use sq_sim::{Clock, SystemClock};
 use tempfile::TempDir;
 
-use crate::support::{Batch, Client, FETCH, block_on, fetch, metadata};
+use crate::support::{Batch, Client, FETCH, LIST_OFFSETS, block_on, fetch, metadata, name};
 
 struct Process {
     child: Child,
@@ -147,6 +151,38 @@ fn what_was_acknowledged_before_a_kill_is_there_after_it() {
             assert!(offsets.into_iter().eq(0..end));
         });
         process.signal(Signal::KILL);
+        assert_eq!(process.wait(), None);
+    }
+}
+
+#[test]
+fn what_was_deleted_before_a_kill_is_gone_after_it() {
+    // The watermark that was answered holds, although nothing but the answer came between it and the kill.
+    let dir = TempDir::new().unwrap();
+    let mut deleted = -1;
+    for round in 0..6 {
+        let mut process = Process::start(dir.path());
+        let address = process.address;
+        block_on(async {
+            let mut client = Client::connect(address).await;
+            client.call(12, &metadata(Some(&["t"]))).await;
+            let earliest = client.list_offsets(LIST_OFFSETS, "t", -2).await;
+            assert_eq!(earliest.offset, deleted.max(0));
+            let end = client.end("t").await;
+            assert_eq!(client.append("t", Batch::of(5).bytes()).await, end);
+            // Within the batch, or all there is.
+            let to = if round % 2 == 0 { end + 3 } else { -1 };
+            let partition = DeleteRecordsPartition::default().with_offset(to);
+            let topic = DeleteRecordsTopic::default().with_name(name("t"));
+            let request = DeleteRecordsRequest::default()
+                .with_topics(vec![topic.with_partitions(vec![partition])])
+                .with_timeout_ms(10_000);
+            let answer = client.call(2, &request).await.topics[0].partitions[0].clone();
+            let expected = if to == -1 { end + 5 } else { to };
+            assert_eq!((answer.error_code, answer.low_watermark), (0, expected));
+            deleted = expected;
+            process.signal(Signal::KILL);
+        });
         assert_eq!(process.wait(), None);
     }
 }

@@ -5,6 +5,9 @@ use kafka_protocol::messages as kafka;
 use kafka_protocol::messages::create_topics_request::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
 };
+use kafka_protocol::messages::delete_records_request::{
+    DeleteRecordsPartition, DeleteRecordsTopic,
+};
 use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::fetch_request::{
@@ -106,6 +109,7 @@ impl Make {
             Api::ApiVersions => RequestBody::ApiVersions(self.api_versions()),
             Api::CreateTopics => RequestBody::CreateTopics(self.create_topics()),
             Api::DeleteTopics => RequestBody::DeleteTopics(self.delete_topics()),
+            Api::DeleteRecords => RequestBody::DeleteRecords(self.delete_records()),
             Api::InitProducerId => RequestBody::InitProducerId(self.init_producer_id()),
             Api::DescribeConfigs => RequestBody::DescribeConfigs(self.describe_configs()),
             Api::DescribeCluster => RequestBody::DescribeCluster(self.describe_cluster()),
@@ -310,6 +314,23 @@ impl Make {
         }))
     }
 
+    fn delete_records(&mut self) -> kafka::DeleteRecordsRequest {
+        kafka::DeleteRecordsRequest::default()
+            .with_topics(self.list(|m| {
+                DeleteRecordsTopic::default()
+                    .with_name(m.text().into())
+                    .with_partitions(m.list(|m| {
+                        DeleteRecordsPartition::default()
+                            .with_partition_index(m.number())
+                            .with_offset(m.number())
+                            .with_unknown_tagged_fields(m.tags())
+                    }))
+                    .with_unknown_tagged_fields(m.tags())
+            }))
+            .with_timeout_ms(self.number())
+            .with_unknown_tagged_fields(self.tags())
+    }
+
     fn init_producer_id(&mut self) -> kafka::InitProducerIdRequest {
         kafka::InitProducerIdRequest::default()
             .with_transactional_id(self.maybe(|m| m.text().into()))
@@ -388,6 +409,7 @@ fn encode_body(body: &RequestBody, out: &mut BytesMut, version: i16) {
         RequestBody::ApiVersions(body) => body.encode(out, version),
         RequestBody::CreateTopics(body) => body.encode(out, version),
         RequestBody::DeleteTopics(body) => body.encode(out, version),
+        RequestBody::DeleteRecords(body) => body.encode(out, version),
         RequestBody::InitProducerId(body) => body.encode(out, version),
         RequestBody::DescribeConfigs(body) => body.encode(out, version),
         RequestBody::DescribeCluster(body) => body.encode(out, version),

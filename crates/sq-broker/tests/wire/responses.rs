@@ -6,6 +6,9 @@ use kafka_protocol::messages::api_versions_response::ApiVersion;
 use kafka_protocol::messages::create_topics_response::{
     CreatableTopicConfigs, CreatableTopicResult,
 };
+use kafka_protocol::messages::delete_records_response::{
+    DeleteRecordsPartitionResult, DeleteRecordsTopicResult,
+};
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
 use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
 use kafka_protocol::messages::describe_configs_response::{
@@ -43,6 +46,7 @@ impl Make {
             Api::ApiVersions => ResponseBody::ApiVersions(response::api_versions(self.number())),
             Api::CreateTopics => ResponseBody::CreateTopics(self.created()),
             Api::DeleteTopics => ResponseBody::DeleteTopics(self.deleted()),
+            Api::DeleteRecords => ResponseBody::DeleteRecords(self.watermarks()),
             Api::InitProducerId => ResponseBody::InitProducerId(
                 kafka::InitProducerIdResponse::default()
                     .with_error_code(self.number())
@@ -185,6 +189,19 @@ impl Make {
         }))
     }
 
+    fn watermarks(&mut self) -> kafka::DeleteRecordsResponse {
+        kafka::DeleteRecordsResponse::default().with_topics(self.list(|m| {
+            DeleteRecordsTopicResult::default()
+                .with_name(m.text().into())
+                .with_partitions(m.list(|m| {
+                    DeleteRecordsPartitionResult::default()
+                        .with_partition_index(m.number())
+                        .with_low_watermark(m.number())
+                        .with_error_code(m.number())
+                }))
+        }))
+    }
+
     fn settings(&mut self) -> kafka::DescribeConfigsResponse {
         kafka::DescribeConfigsResponse::default().with_results(self.list(|m| {
             DescribeConfigsResult::default()
@@ -293,6 +310,7 @@ proptest! {
                 Api::ApiVersions => again::<kafka::ApiVersionsResponse>(body.clone(), version),
                 Api::CreateTopics => again::<kafka::CreateTopicsResponse>(body.clone(), version),
                 Api::DeleteTopics => again::<kafka::DeleteTopicsResponse>(body.clone(), version),
+                Api::DeleteRecords => again::<kafka::DeleteRecordsResponse>(body.clone(), version),
                 Api::InitProducerId => again::<kafka::InitProducerIdResponse>(body.clone(), version),
                 Api::DescribeConfigs => again::<kafka::DescribeConfigsResponse>(body.clone(), version),
                 Api::DescribeCluster => again::<kafka::DescribeClusterResponse>(body.clone(), version),
