@@ -18,6 +18,8 @@ from suite import self_check, wire
 from suite.broker import Broker, BrokerFailed
 from suite.cell import Cell
 from suite.clients import CODECS, KINDS, TOOLS
+from suite.process import ClientFailed
+from suite.purge import Purge
 
 MODES = (("plain", False), ("idempotent", True))
 
@@ -76,6 +78,18 @@ def print_matrix(outcomes, kinds, columns):
     print("(+i: idempotent)\n")
 
 
+def check_purges(broker, kinds, tally):
+    for kind in kinds:
+        if not kind.purges:
+            continue
+        try:
+            problems = Purge(broker, kind).problems()
+        except (BrokerFailed, ClientFailed, wire.WireError, OSError) as error:
+            problems = [error]
+        tally.check(f"{kind.name} deletes records, and a kill brings none back", problems)
+        broker.check_alive()
+
+
 def digest(broker, topic):
     whole = hashlib.sha256()
     for batch in wire.read_all(broker.port, topic, decode=False):
@@ -121,6 +135,7 @@ def main():
                 outcomes[kind.name, codec, mode[0]] = outcome
                 broker.check_alive()
         print_matrix(outcomes, kinds, columns)
+        check_purges(broker, kinds, tally)
         topics = ["-".join(key) for key, outcome in outcomes.items() if not outcome.failed()]
         check_restart(broker, topics, tally)
     except BrokerFailed as error:

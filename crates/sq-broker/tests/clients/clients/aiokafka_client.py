@@ -4,8 +4,8 @@ import asyncio
 import sys
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from command import PATIENCE, Pace, acknowledge, load_value, ready, refused, run, show
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from command import PATIENCE, Pace, acknowledge, load_value, ready, refused, run, show, watermark
 
 
 async def create(bootstrap, topic, partitions, settings):
@@ -22,6 +22,14 @@ async def delete(bootstrap, topic):
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     await admin.delete_topics([topic])
+    await admin.close()
+
+
+async def purge(bootstrap, topic, offset):
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    partition = TopicPartition(topic, 0)
+    watermark((await admin.delete_records({partition: RecordsToDelete(offset)}))[partition])
     await admin.close()
 
 
@@ -56,7 +64,12 @@ async def produce(bootstrap, topic, codec, idempotent, records):
 
 
 async def consume(bootstrap, topic, start, count):
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, max_partition_fetch_bytes=32768)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        enable_auto_commit=False,
+        max_partition_fetch_bytes=32768,
+        auto_offset_reset="earliest",
+    )
     await consumer.start()
     partition = TopicPartition(topic, 0)
     consumer.assign([partition])
@@ -67,6 +80,8 @@ async def consume(bootstrap, topic, start, count):
         if await consumer.getmany(timeout_ms=1):
             sys.exit("a record behind the end")
         ready()
+    elif start == "lost":
+        consumer.seek(partition, 0)
     else:
         await consumer.seek_to_beginning(partition)
     for _ in range(count):
@@ -110,6 +125,7 @@ def blocking(function):
 run(
     create=blocking(create),
     delete=blocking(delete),
+    purge=blocking(purge),
     produce=blocking(produce),
     consume=blocking(consume),
     load=blocking(load),

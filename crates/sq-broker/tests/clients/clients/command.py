@@ -16,6 +16,10 @@ def ready():
     print("READY", flush=True)
 
 
+def watermark(low):
+    print(f"W\t{low}")
+
+
 def show(offset, timestamp, key, value, headers):
     record = lines.Record(timestamp, key, value, tuple(headers or ()))
     sys.stdout.write(f"R\t{offset}\t{lines.to_line(record)}\n")
@@ -42,6 +46,9 @@ def run(**commands):
     elif name == "consume":
         bootstrap, topic, start, count = arguments
         commands[name](bootstrap, topic, start, int(count))
+    elif name == "purge":
+        bootstrap, topic, offset = arguments
+        commands[name](bootstrap, topic, int(offset))
     elif name == "load":
         # Acknowledgements are read as they come.
         sys.stdout.reconfigure(line_buffering=True)

@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from command import PATIENCE, Pace, acknowledge, load_value, ready, refused, run, show
+from command import PATIENCE, Pace, acknowledge, load_value, ready, refused, run, show, watermark
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -18,6 +18,12 @@ def create(bootstrap, topic, partitions, settings):
 def delete(bootstrap, topic):
     for outcome in AdminClient({"bootstrap.servers": bootstrap}).delete_topics([topic]).values():
         outcome.result(PATIENCE)
+
+
+def purge(bootstrap, topic, offset):
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (outcome,) = admin.delete_records([TopicPartition(topic, 0, offset)]).values()
+    watermark(outcome.result(PATIENCE).low_watermark)
 
 
 def producer(bootstrap, idempotent, **more):
@@ -68,10 +74,11 @@ def consume(bootstrap, topic, start, count):
             "group.id": "unused",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
             "fetch.message.max.bytes": 32768,
         }
     )
-    offset = OFFSET_BEGINNING
+    offset = 0 if start == "lost" else OFFSET_BEGINNING
     if start == "end":
         _, offset = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE)
     consumer.assign([TopicPartition(topic, 0, offset)])
@@ -127,4 +134,4 @@ def load(bootstrap, topic, partition, name, idempotent):
         sys.exit(f"{left} records neither acknowledged nor refused after {PATIENCE} s")
 
 
-run(create=create, delete=delete, produce=produce, consume=consume, load=load)
+run(create=create, delete=delete, purge=purge, produce=produce, consume=consume, load=load)

@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from command import PATIENCE, Pace, acknowledge, load_value, ready, refused, run, show
+from command import PATIENCE, Pace, acknowledge, load_value, ready, refused, run, show, watermark
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
@@ -17,6 +17,13 @@ def create(bootstrap, topic, partitions, settings):
 def delete(bootstrap, topic):
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     admin.delete_topics([topic])
+    admin.close()
+
+
+def purge(bootstrap, topic, offset):
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    partition = TopicPartition(topic, 0)
+    watermark(admin.delete_records({partition: offset}, timeout_ms=PATIENCE * 1000)[partition]["low_watermark"])
     admin.close()
 
 
@@ -56,6 +63,7 @@ def consume(bootstrap, topic, start, count):
         enable_auto_commit=False,
         max_partition_fetch_bytes=32768,
         consumer_timeout_ms=PATIENCE * 1000,
+        auto_offset_reset="earliest",
     )
     partition = TopicPartition(topic, 0)
     consumer.assign([partition])
@@ -66,6 +74,8 @@ def consume(bootstrap, topic, start, count):
         if consumer.poll(timeout_ms=1):
             sys.exit("a record behind the end")
         ready()
+    elif start == "lost":
+        consumer.seek(partition, 0)
     else:
         consumer.seek_to_beginning(partition)
     seen = 0
@@ -103,4 +113,4 @@ def load(bootstrap, topic, partition, name, idempotent):
     client.close()
 
 
-run(create=create, delete=delete, produce=produce, consume=consume, load=load)
+run(create=create, delete=delete, purge=purge, produce=produce, consume=consume, load=load)

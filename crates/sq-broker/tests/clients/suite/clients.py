@@ -23,6 +23,8 @@ class Kind:
     traits: Traits = field(default_factory=Traits)
     # Without an interface of its own for it, topics are created with `sq topic create`.
     creates: bool = True
+    # Without one to delete records, it is not tried.
+    purges: bool = True
     # Who reads from the end and who from the start: itself, unless it can read only as a group's member.
     tail_reader: str = ""
     start_reader: str = ""
@@ -43,8 +45,10 @@ KINDS = {
             # It reads text; a line with neither key nor value is no record to it.
             Traits(binary=False, timestamps=False, run=500, keyless=()),
             creates=False,
+            purges=False,
         ),
-        Kind("rdkafka", (str(RDKAFKA_TARGET / "release" / "sq-client-rdkafka"),)),
+        # It is librdkafka, whose deletions confluent-kafka shows.
+        Kind("rdkafka", (str(RDKAFKA_TARGET / "release" / "sq-client-rdkafka"),), purges=False),
         Kind("confluent-kafka", _python("confluent_client.py")),
         Kind(
             "kafka-python",
@@ -61,6 +65,8 @@ KINDS = {
             Traits(null_header_values=False, repeated_headers=False),
             tail_reader="confluent-kafka",
             start_reader="java",
+            # Its admin interface does not say what the broker answered.
+            purges=False,
         ),
     )
 }

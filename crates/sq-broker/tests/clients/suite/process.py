@@ -17,12 +17,13 @@ class ClientFailed(Exception):
 class Client:
     """Runs a command; its lines are read as they come, so that it never waits for a full pipe.
 
-    `R offset record` lines go to `records`, `A index offset` lines to `acks`, `E index reason` lines to `errors`.
+    `R offset record` lines go to `records`, `A index offset` lines to `acks`, `E index reason` lines to `errors`,
+    `W offset` lines to `watermarks`.
     """
 
     def __init__(self, name, command, environment, stdin=subprocess.DEVNULL):
         self.name = name
-        self.records, self.acks, self.errors = [], [], []
+        self.records, self.acks, self.errors, self.watermarks = [], [], [], []
         self.ready = threading.Event()
         self._said = deque(maxlen=12)
         self._process = subprocess.Popen(
@@ -47,6 +48,8 @@ class Client:
             elif kind == "E":
                 index, reason = rest.rstrip("\n").split("\t")
                 self.errors.append((int(index), reason))
+            elif kind == "W":
+                self.watermarks.append(int(rest))
             elif line == "READY\n":
                 self.ready.set()
             else:

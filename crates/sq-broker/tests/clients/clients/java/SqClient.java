@@ -20,6 +20,7 @@ import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -49,6 +50,7 @@ public final class SqClient {
         switch (words[0]) {
             case "create" -> create(rest.get(0), rest.get(1), rest.get(2), rest.subList(3, rest.size()));
             case "delete" -> delete(rest.get(0), rest.get(1));
+            case "purge" -> purge(rest.get(0), rest.get(1), Long.parseLong(rest.get(2)));
             case "produce" -> produce(rest.get(0), rest.get(1), rest.get(2), rest.get(3).equals("1"));
             case "consume" -> consume(rest.get(0), rest.get(1), rest.get(2), Integer.parseInt(rest.get(3)));
             case "load" -> {
@@ -82,6 +84,18 @@ public final class SqClient {
     private static void delete(String bootstrap, String topic) throws Exception {
         try (Admin admin = Admin.create(base(bootstrap))) {
             admin.deleteTopics(List.of(topic)).all().get(PATIENCE.toSeconds(), TimeUnit.SECONDS);
+        }
+    }
+
+    private static void purge(String bootstrap, String topic, long offset) throws Exception {
+        TopicPartition partition = new TopicPartition(topic, 0);
+        try (Admin admin = Admin.create(base(bootstrap))) {
+            long low = admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(offset)))
+                    .lowWatermarks()
+                    .get(partition)
+                    .get(PATIENCE.toSeconds(), TimeUnit.SECONDS)
+                    .lowWatermark();
+            OUT.println("W\t" + low);
         }
     }
 
@@ -122,6 +136,7 @@ public final class SqClient {
     private static void consume(String bootstrap, String topic, String from, int count) {
         Properties properties = base(bootstrap);
         properties.put("enable.auto.commit", "false");
+        properties.put("auto.offset.reset", "earliest");
         properties.put("max.partition.fetch.bytes", "32768");
         TopicPartition partition = new TopicPartition(topic, 0);
         try (KafkaConsumer<byte[], byte[]> consumer =
@@ -136,6 +151,8 @@ public final class SqClient {
                 }
                 OUT.println("READY");
                 OUT.flush();
+            } else if (from.equals("lost")) {
+                consumer.seek(partition, 0);
             } else {
                 consumer.seekToBeginning(List.of(partition));
             }
