@@ -15,11 +15,17 @@ use super::payload::Payload;
 use super::scan::{Walk, Window};
 use super::state::{Extent, LogState, Segment};
 use crate::error::{Error, Evidence, ReadError};
-use crate::frame::{Frame, FrameHeader, FrameKind};
+use crate::frame::{FRAME_HEADER_LEN, Frame, FrameHeader, FrameKind};
 
 /// How much more than asked for is read at once, in bytes, to reach the first frame wanted from the
 /// nearest one whose place is known.
 const READ_AHEAD_LEN: usize = 40 * 1024;
+
+/// What a frame is taken to carry, in bytes, where it is not known yet.
+const USUAL_LEN: usize = 1024;
+
+/// The most frames for which room is made at once in an answer.
+const MAX_RESERVED: usize = 2048;
 
 /// A frame as it is stored, with its checksum verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -430,32 +436,51 @@ impl<F: FileSystem> LogReader<F> {
         };
         let segment = &*segment;
         let end = segment.extent().end_offset.min(end);
-        let piece = left.saturating_add(READ_AHEAD_LEN);
         let opened = self.open(segment).await?;
+        let to_the_first = match opened.place(offset) {
+            Some(_) => 0,
+            None => READ_AHEAD_LEN,
+        };
+        let piece = piece_len(*left, USUAL_LEN).saturating_add(to_the_first);
         let mut walk = self.walk_to(segment, &opened, offset, piece).await?;
-        loop {
-            let (position, frame) = match self.step(&mut walk, segment, end).await {
-                Ok(Some(found)) => found,
-                Ok(None) => break,
-                // What is damaged may lie in front of what is wanted.
-                Err(ReadError::Damaged(e)) if frames.is_empty() => {
-                    let found = walk.skip().await.map_err(read_error(segment))?;
-                    if !found || walk.expected.offset > offset {
-                        return Err(ReadError::Damaged(e));
-                    }
-                    continue;
+        while walk.expected.offset < end {
+            let (position, frame) = match walk.next_frame_held() {
+                Some(found) => found,
+                None if self.is_too_long(&mut walk, segment, *left, frames).await? => {
+                    *left = 0;
+                    break;
                 }
-                Err(e) => return Err(e),
+                None => match self.step(&mut walk, segment, end).await {
+                    Ok(Some(found)) => found,
+                    Ok(None) => break,
+                    // What is damaged may lie in front of what is wanted.
+                    Err(ReadError::Damaged(e)) if frames.is_empty() => {
+                        let found = walk.skip().await.map_err(read_error(segment))?;
+                        if !found || walk.expected.offset > offset {
+                            return Err(ReadError::Damaged(e));
+                        }
+                        continue;
+                    }
+                    Err(e) => return Err(e),
+                },
             };
             if frame.header.end_offset() <= offset || frame.header.record_count == 0 {
                 continue;
             }
-            if frame.body.len() > *left && !frames.is_empty() {
+            let len = frame.body.len();
+            if len > *left && !frames.is_empty() {
                 *left = 0;
                 opened.ended_at(frame.header.base_offset, position);
                 return Ok(());
             }
-            *left = left.saturating_sub(frame.body.len());
+            if frames.len() == frames.capacity() {
+                // As many as there will be if the others are like this one.
+                let behind = segment.extent().bytes.saturating_sub(position);
+                let bytes = usize::try_from(behind).map_or(*left, |behind| behind.min(*left));
+                let more = bytes.checked_div(len).unwrap_or(0);
+                frames.reserve(more.clamp(1, MAX_RESERVED));
+            }
+            *left = left.saturating_sub(len);
             frames.push(frame.into());
             if *left == 0 {
                 break;
@@ -463,6 +488,23 @@ impl<F: FileSystem> LogReader<F> {
         }
         opened.ended_at(walk.expected.offset, walk.position);
         Ok(())
+    }
+
+    /// Whether the next frame is longer than what is left, as far as it says itself: then none of it is
+    /// read. Called where it is not in memory; what is read for it is no more than is left.
+    async fn is_too_long(
+        &self,
+        walk: &mut Walk<'_>,
+        segment: &Segment,
+        left: usize,
+        frames: &[StoredFrame],
+    ) -> Result<bool, ReadError> {
+        let Some(last) = frames.last() else {
+            return Ok(false);
+        };
+        walk.read_at_most(piece_len(left, last.payload.len()));
+        let len = walk.next_len().await.map_err(read_error(segment))?;
+        Ok(len.saturating_sub(FRAME_HEADER_LEN) > left)
     }
 
     /// The next frame of a walk that begins below `end`.
@@ -488,6 +530,16 @@ impl<F: FileSystem> LogReader<F> {
             evidence: Evidence::Readable(segment.extent().end_offset),
         }))
     }
+}
+
+/// How much to read for so many bytes of payload, in frames like one with so much of it. Where that is not
+/// enough, the rest takes another read, of no more than is missing.
+fn piece_len(payload: usize, like: usize) -> usize {
+    let frames = payload.checked_div(like).unwrap_or(0);
+    let headers = frames.saturating_mul(FRAME_HEADER_LEN).min(payload);
+    payload
+        .saturating_add(headers)
+        .saturating_add(FRAME_HEADER_LEN)
 }
 
 fn read_error(segment: &Segment) -> impl Fn(io::Error) -> ReadError + '_ {

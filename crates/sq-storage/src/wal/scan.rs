@@ -15,6 +15,10 @@ use crate::frame::{
 /// How much is read at a time, in bytes; a larger frame is read in one piece of its own size.
 const WINDOW_LEN: usize = 1 << 20;
 
+/// The most that is read at a time where just so much is wanted, in bytes: a read of [`WINDOW_LEN`] of
+/// payload with its frames' headers.
+const MAX_PIECE_LEN: usize = WINDOW_LEN + WINDOW_LEN / 8;
+
 /// How much is read at a time, in bytes, while what was read before is looked at: little enough to still
 /// be in a processor's cache then.
 const AHEAD_LEN: usize = 256 << 10;
@@ -54,10 +58,14 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Reads `len` bytes at a time, where less than the default will be looked at.
+    /// Reads `len` bytes at a time, where it is known how much will be looked at.
     pub(super) fn with_piece_len(mut self, len: usize) -> Self {
-        self.piece_len = len.clamp(FRAME_HEADER_LEN, WINDOW_LEN);
+        self.set_piece_len(len);
         self
+    }
+
+    fn set_piece_len(&mut self, len: usize) {
+        self.piece_len = len.clamp(FRAME_HEADER_LEN, MAX_PIECE_LEN);
     }
 
     /// Reads ahead from `position` on, where the file can: all of it will be looked at, in order.
@@ -258,16 +266,34 @@ impl<'a> Walk<'a> {
         Some((position, header))
     }
 
+    /// The next frame and where it starts, if all of it was read already and nothing is wrong with it.
+    pub(super) fn next_frame_held(&mut self) -> Option<(u64, Frame)> {
+        let (position, header) = self.next_held()?;
+        let range = position + HEADER_LEN..self.position;
+        // It was checked where it lies.
+        let body = self.window.slice(range).unwrap_or_default();
+        Some((position, Frame { header, body }))
+    }
+
+    /// Has no more than `len` bytes read at a time from now on, for a frame that is no longer than that.
+    pub(super) fn read_at_most(&mut self, len: usize) {
+        self.window.set_piece_len(len);
+    }
+
+    /// The length that the next frame says it has, which nothing has confirmed; 0 where there is none.
+    pub(super) async fn next_len(&mut self) -> io::Result<usize> {
+        let head = self.window.at(self.position, FRAME_HEADER_LEN).await?;
+        Ok(length_and_id(&head).map_or(0, |(len, _)| len))
+    }
+
     /// The next frame and where it starts, or why there is none.
     ///
     /// A bit can get lost on the way from the disk, so what seems to end the segment is read again.
     pub(super) async fn next(&mut self) -> io::Result<Result<(u64, Frame), Stop>> {
-        let position = self.position;
-        if let Some((_, header)) = self.next_held()
-            && let Some(body) = self.window.slice(position + HEADER_LEN..self.position)
-        {
-            return Ok(Ok((position, Frame { header, body })));
+        if let Some(found) = self.next_frame_held() {
+            return Ok(Ok(found));
         }
+        let position = self.position;
         let mut found = frame_at(&mut self.window, position).await?;
         if self.expected.fit(&found).is_err() && position < self.window.limit {
             found = frame_at(&mut self.window.again(), position).await?;
