@@ -101,6 +101,9 @@ pub enum RecordError {
 /// The fewest bytes a header takes: two lengths.
 const MIN_HEADER_LEN: usize = 8;
 
+/// The fewest bytes a record takes: two lengths and a count.
+const MIN_RECORD_LEN: usize = 12;
+
 /// Encodes a record from its parts, without an intermediate copy of them.
 ///
 /// # Errors
@@ -110,25 +113,42 @@ pub fn encode_record(
     value: Option<&[u8]>,
     headers: &[Header],
 ) -> Result<Bytes, RecordError> {
-    let payload: usize = key.map_or(0, <[u8]>::len)
+    let mut out = BytesMut::with_capacity(record_len(key, value, headers));
+    put_record(&mut out, key, value, headers)?;
+    Ok(out.freeze())
+}
+
+/// The bytes that a record takes when it is encoded.
+pub(crate) fn record_len(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header]) -> usize {
+    let header = |h: &Header| MIN_HEADER_LEN + h.key.len() + h.value.as_ref().map_or(0, Bytes::len);
+    MIN_RECORD_LEN
+        + key.map_or(0, <[u8]>::len)
         + value.map_or(0, <[u8]>::len)
-        + headers
-            .iter()
-            .map(|h| MIN_HEADER_LEN + h.key.len() + h.value.as_ref().map_or(0, Bytes::len))
-            .sum::<usize>();
-    let mut out = BytesMut::with_capacity(12 + payload);
-    put_nullable(&mut out, "key", key)?;
-    put_nullable(&mut out, "value", value)?;
+        + headers.iter().map(header).sum::<usize>()
+}
+
+/// Appends an encoded record to `out`; what is there of one that can't be encoded is of no use.
+///
+/// # Errors
+/// As for [`encode_record`].
+pub(crate) fn put_record(
+    out: &mut BytesMut,
+    key: Option<&[u8]>,
+    value: Option<&[u8]>,
+    headers: &[Header],
+) -> Result<(), RecordError> {
+    put_nullable(out, "key", key)?;
+    put_nullable(out, "value", value)?;
     let count = u32::try_from(headers.len()).map_err(|_| RecordError::TooLong {
         field: "headers",
         length: headers.len(),
     })?;
     out.put_u32(count);
     for header in headers {
-        put_nullable(&mut out, "header name", Some(header.key.as_bytes()))?;
-        put_nullable(&mut out, "header value", header.value.as_deref())?;
+        put_nullable(out, "header name", Some(header.key.as_bytes()))?;
+        put_nullable(out, "header value", header.value.as_deref())?;
     }
-    Ok(out.freeze())
+    Ok(())
 }
 
 fn put_nullable(

@@ -154,7 +154,7 @@ impl<F: FileSystem> RollingWriter<F> {
             }
             count += 1;
             bytes += len;
-            records += u64::from(frame.batch().record_count);
+            records += u64::from(frame.record_count());
         }
         if count > 0 {
             let before = core.placed;
@@ -253,7 +253,7 @@ impl<F: FileSystem> RollingWriter<F> {
 /// The bytes and records of frames.
 fn size(frames: &[Append]) -> (u64, u64) {
     frames.iter().fold((0, 0), |(bytes, records), frame| {
-        let more = u64::from(frame.batch().record_count);
+        let more = u64::from(frame.record_count());
         (bytes + frame.frame_len() as u64, records + more)
     })
 }

@@ -46,6 +46,15 @@ pub(super) struct Core<F: FileSystem, I: Intake<F>, H: Head<F>> {
     clock: Arc<dyn Clock>,
 }
 
+/// What an entry counts for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Size {
+    /// Permits of the queue's room.
+    pub(super) weight: u32,
+    /// Bytes of a turn's limit.
+    pub(super) bytes: usize,
+}
+
 /// What is left to do once the next turn may begin.
 #[derive(Default)]
 struct Afterwards {
@@ -88,8 +97,47 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Core<F, I, H> {
 
     /// Queues what holds `weight` permits of room already. An answer that it is closed may be there
     /// at once.
-    pub(super) fn push(self: &Arc<Self>, weight: u32, work: Work<I::Entry, Job<I, H>>) -> SlotId {
+    pub(super) fn push(self: &Arc<Self>, size: Size, work: Work<I::Entry, Job<I, H>>) -> SlotId {
         let mut front = lock(&self.front);
+        let (slot, schedule) = self.queue(&mut front, size, work);
+        drop(front);
+        if schedule {
+            self.executor.schedule(self);
+        }
+        slot
+    }
+
+    /// [`push`](Self::push) for a caller that is going to wait for the answer, and takes a turn now where
+    /// nobody else does. Whether it is to wait until it is woken.
+    pub(super) fn push_and_lead(
+        self: &Arc<Self>,
+        size: Size,
+        work: Work<I::Entry, Job<I, H>>,
+        waker: &Waker,
+    ) -> (SlotId, bool) {
+        let mut front = lock(&self.front);
+        let (slot, schedule) = self.queue(&mut front, size, work);
+        front.slots.wait(slot, waker);
+        let waits = front.slots.waker(slot).is_some();
+        let lead = waits && self.executor.is_inline() && front.lead();
+        drop(front);
+        if schedule {
+            self.executor.schedule(self);
+        }
+        if lead {
+            // What has come of it, the next poll tells.
+            let _ = self.take_turn(Some(slot), true);
+        }
+        (slot, waits && !lead)
+    }
+
+    /// Queues work; whether the executor is to be told.
+    fn queue(
+        &self,
+        front: &mut FrontOf<F, I, H>,
+        size: Size,
+        work: Work<I::Entry, Job<I, H>>,
+    ) -> (SlotId, bool) {
         let slot = front.slots.take_place();
         if front.closed {
             let answer = match work {
@@ -97,19 +145,21 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Core<F, I, H> {
                 Work::Job(_) => Answered::Closed,
             };
             let _ = front.slots.answer(slot, answer);
-            return slot;
+            return (slot, false);
         }
-        front.queue.push_back(Queued { slot, weight, work });
+        let Size { weight, bytes } = size;
+        front.push(Queued {
+            slot,
+            weight,
+            bytes,
+            work,
+        });
         self.queued.store(front.queue.len(), Ordering::Relaxed);
         let schedule = front.phase == Phase::Idle && !self.executor.is_inline();
         if schedule {
             front.phase = Phase::Scheduled;
         }
-        drop(front);
-        if schedule {
-            self.executor.schedule(self);
-        }
-        slot
+        (slot, schedule)
     }
 
     /// Takes room in the queue if there is some.

@@ -48,7 +48,7 @@ pub(super) struct Flusher<F: FileSystem, I: Intake<F>, H: Head<F>> {
     head: Option<H>,
     intake: I,
     limits: TurnLimits,
-    taken: Vec<Queued<I::Entry, Job<I, H>>>,
+    taken: VecDeque<Queued<I::Entry, Job<I, H>>>,
     frames: Vec<Append>,
     /// How many of the frames are durable.
     written: usize,
@@ -68,7 +68,7 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Flusher<F, I, H> {
             head: Some(head),
             intake,
             limits,
-            taken: Vec::new(),
+            taken: VecDeque::new(),
             frames: Vec::new(),
             written: 0,
             waiting: VecDeque::new(),
@@ -88,21 +88,20 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Flusher<F, I, H> {
     /// Takes from the queue what goes into a turn: a job alone, or entries up to the limits, at least
     /// one. Whether there was something.
     pub(super) fn take(&mut self, front: &mut FrontOf<F, I, H>) -> bool {
-        let mut bytes = 0;
+        let TurnLimits { bytes, entries } = self.limits;
+        if let Some(all) = front.take_all(bytes, entries, std::mem::take(&mut self.taken)) {
+            self.taken = all;
+            return !self.taken.is_empty();
+        }
+        let mut taken = 0;
         while let Some(next) = front.queue.front() {
-            let len = match &next.work {
-                Work::Append(entry) => I::bytes(entry),
-                Work::Job(_) => 0,
-            };
             let is_job = matches!(next.work, Work::Job(_));
-            let full = is_job
-                || self.taken.len() >= self.limits.entries
-                || bytes + len > self.limits.bytes;
+            let full = is_job || self.taken.len() >= entries || taken + next.bytes > bytes;
             if full && !self.taken.is_empty() {
                 break;
             }
-            bytes += len;
-            self.taken.extend(front.queue.pop_front());
+            taken += next.bytes;
+            self.taken.extend(front.pop());
             if is_job {
                 break;
             }
@@ -112,7 +111,7 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Flusher<F, I, H> {
 
     /// Has the intake decide about what was taken.
     pub(super) fn stage(&mut self) {
-        let is_job = matches!(self.taken.first(), Some(q) if matches!(q.work, Work::Job(_)));
+        let is_job = matches!(self.taken.front(), Some(q) if matches!(q.work, Work::Job(_)));
         if is_job {
             return;
         }
@@ -126,7 +125,10 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Flusher<F, I, H> {
         };
         self.intake.begin(head.writer_mut());
         let mut offset = head.writer().next_offset();
-        for Queued { slot, weight, work } in self.taken.drain(..) {
+        for Queued {
+            slot, weight, work, ..
+        } in self.taken.drain(..)
+        {
             let Work::Append(entry) = work else {
                 continue;
             };
@@ -144,14 +146,17 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Flusher<F, I, H> {
                 }
             }
             for frame in self.frames.iter().skip(before) {
-                offset = offset.saturating_add(u64::from(frame.batch().record_count));
+                offset = offset.saturating_add(u64::from(frame.record_count()));
             }
         }
     }
 
     /// The write and the sync of a turn, or its job.
     pub(super) async fn write(mut self: Box<Self>) -> Box<Self> {
-        if let Some(Queued { slot, weight, work }) = self.taken.pop() {
+        if let Some(Queued {
+            slot, weight, work, ..
+        }) = self.taken.pop_front()
+        {
             if let Work::Job(job) = work {
                 job(&mut self.head, &mut self.intake).await;
             }

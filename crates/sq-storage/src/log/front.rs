@@ -11,6 +11,8 @@ pub(super) struct Queued<E, J> {
     pub(super) slot: SlotId,
     /// Permits of the queue's room that it holds.
     pub(super) weight: u32,
+    /// What it counts of a turn's limit.
+    pub(super) bytes: usize,
     pub(super) work: Work<E, J>,
 }
 
@@ -40,6 +42,9 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Front<E, A, J> {
     pub(super) queue: VecDeque<Queued<E, J>>,
+    /// What the queue's entries count together.
+    queued_bytes: usize,
+    queued_jobs: usize,
     pub(super) slots: Slots<A>,
     pub(super) phase: Phase,
     /// Who waits for room, and could take a turn to make some.
@@ -52,11 +57,43 @@ impl<E, A, J> Front<E, A, J> {
     pub(super) fn new() -> Self {
         Self {
             queue: VecDeque::new(),
+            queued_bytes: 0,
+            queued_jobs: 0,
             slots: Slots::new(),
             phase: Phase::Idle,
             room_waiters: Vec::new(),
             closed: false,
         }
+    }
+
+    pub(super) fn push(&mut self, queued: Queued<E, J>) {
+        self.queued_bytes += queued.bytes;
+        self.queued_jobs += usize::from(matches!(queued.work, Work::Job(_)));
+        self.queue.push_back(queued);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Queued<E, J>> {
+        let queued = self.queue.pop_front()?;
+        self.queued_bytes -= queued.bytes;
+        self.queued_jobs -= usize::from(matches!(queued.work, Work::Job(_)));
+        Some(queued)
+    }
+
+    /// The whole queue, if it is within a turn's limits and has no job; it goes on in `empty`. Nothing in
+    /// it is looked at, so that whoever wants to queue something is not held up.
+    pub(super) fn take_all(
+        &mut self,
+        most_bytes: usize,
+        most_entries: usize,
+        empty: VecDeque<Queued<E, J>>,
+    ) -> Option<VecDeque<Queued<E, J>>> {
+        let fits = self.queued_jobs == 0
+            && self.queued_bytes <= most_bytes
+            && self.queue.len() <= most_entries;
+        fits.then(|| {
+            self.queued_bytes = 0;
+            std::mem::replace(&mut self.queue, empty)
+        })
     }
 
     /// Becomes the one to take the next turn, if nobody is and there is something to do.
@@ -101,7 +138,7 @@ impl<E, A, J> Front<E, A, J> {
     pub(super) fn wreck(&mut self, mut closed: impl FnMut() -> A) -> Vec<Waker> {
         self.closed = true;
         self.phase = Phase::Idle;
-        for queued in std::mem::take(&mut self.queue) {
+        while let Some(queued) = self.pop() {
             let answer = match queued.work {
                 Work::Append(_) => Answered::Append(closed()),
                 Work::Job(_) => Answered::Closed,

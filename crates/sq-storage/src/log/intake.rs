@@ -113,7 +113,7 @@ impl<F: FileSystem> Intake<F> for Direct {
         frames: &mut Vec<Append>,
     ) -> Stage<Self::Staged, Self::Answer> {
         let records = entry.appends().iter();
-        let records: u64 = records.map(|a| u64::from(a.batch().record_count)).sum();
+        let records: u64 = records.map(|a| u64::from(a.record_count())).sum();
         match entry {
             DirectEntry::One(one) => frames.push(one),
             DirectEntry::Many(many) => frames.extend(many),

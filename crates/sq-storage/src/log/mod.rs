@@ -82,20 +82,20 @@ use std::time::Duration;
 
 use sq_sim::FileSystem;
 
-pub use append::Append;
+pub use append::{Append, Summed};
 pub use error::AppendError;
 pub use executor::{AppendThreads, Executor};
 pub use head::Head;
 pub use intake::{Direct, DirectEntry, Intake, Outcome, Stage};
 
-use self::core::Core;
+use self::core::{Core, Size};
 use crate::error::{Error, Result};
 use crate::record::Header;
 use crate::wal::{Batch, LogReader, SyncPolicy, WalWriter, lock};
 use fill::FillWait;
 use flusher::{Flusher, Job, TurnLimits};
 use front::Work;
-use park::block_on;
+use park::{block_on, block_on_begun};
 use slots::{Answered, SlotId};
 
 /// How a log's appends are queued and gathered.
@@ -228,7 +228,7 @@ impl<F: FileSystem, H: Head<F>> Log<F, Direct, H> {
         if bytes > limit {
             return Err(Error::TooLarge { bytes, limit });
         }
-        if append.batch().record_count == 0 {
+        if append.record_count() == 0 {
             return Err(Error::EmptyBatch);
         }
         Ok(append)
@@ -270,20 +270,24 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Log<F, I, H> {
 
     /// Queues an entry, waiting for room if there is none.
     pub async fn enter(&self, entry: I::Entry) -> Pending<F, I, H> {
-        let weight = self.weight(&entry);
-        self.core.room(weight).await;
-        self.pending(self.core.push(weight, Work::Append(entry)))
+        let size = self.size(&entry);
+        self.core.room(size.weight).await;
+        self.pending(self.core.push(size, Work::Append(entry)))
     }
 
     /// Queues an entry and waits for the answer. Blocks the thread.
     pub fn enter_blocking(&self, entry: I::Entry) -> I::Answer {
-        let weight = self.weight(&entry);
-        if !self.core.try_room(weight) {
-            block_on(self.core.room(weight));
+        let size = self.size(&entry);
+        if !self.core.try_room(size.weight) {
+            block_on(self.core.room(size.weight));
         }
-        let mut pending = self.pending(self.core.push(weight, Work::Append(entry)));
-        pending.may_wait = true;
-        block_on(pending)
+        block_on_begun(|waker| {
+            let work = Work::Append(entry);
+            let (slot, waits) = self.core.push_and_lead(size, work, waker);
+            let mut pending = self.pending(slot);
+            pending.may_wait = true;
+            (pending, waits)
+        })
     }
 
     /// Runs `work` on the writer, or whatever else is its [`Head`], behind everything that is queued and
@@ -301,7 +305,9 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Log<F, I, H> {
         + 'static,
     ) -> Result<T, AppendError> {
         let output = Arc::new(Mutex::new(None));
-        let slot = self.core.push(0, Work::Job(job(work, Arc::clone(&output))));
+        let slot = self
+            .core
+            .push(Size::default(), Work::Job(job(work, Arc::clone(&output))));
         Finished(self.pending(slot)).await;
         lock(&output).take().ok_or(AppendError::Closed)
     }
@@ -386,11 +392,13 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Log<F, I, H> {
         .await?
     }
 
-    fn weight(&self, entry: &I::Entry) -> u32 {
-        let bytes = u32::try_from(I::bytes(entry)).unwrap_or(u32::MAX);
-        bytes
+    fn size(&self, entry: &I::Entry) -> Size {
+        let bytes = I::bytes(entry);
+        let weight = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let weight = weight
             .max(self.limits.least_weight)
-            .min(self.limits.queue_bytes)
+            .min(self.limits.queue_bytes);
+        Size { weight, bytes }
     }
 
     fn pending(&self, slot: SlotId) -> Pending<F, I, H> {

@@ -25,9 +25,19 @@ thread_local! {
 
 /// Blocks the thread until the future is done.
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
+    block_on_begun(|_| (future, false))
+}
+
+/// Blocks the thread until the future is done that `begin` makes. Where `begin` says that it waits, it
+/// will wake the waker that it was given, and is not polled before.
+pub(super) fn block_on_begun<F: Future>(begin: impl FnOnce(&Waker) -> (F, bool)) -> F::Output {
     with_waker(|waker| {
+        let (future, waits) = begin(waker);
+        let mut future = pin!(future);
         let mut context = Context::from_waker(waker);
+        if waits {
+            std::thread::park();
+        }
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::frame::{FRAME_HEADER_LEN, FrameKind};
+use crate::frame::FRAME_HEADER_LEN;
 
 /// Opaque bytes that carry some records: stored and read back byte for byte.
 #[derive(Clone, Debug)]
@@ -25,30 +25,6 @@ impl Batch {
     /// The bytes that the batch takes in a segment.
     pub fn frame_len(&self) -> usize {
         FRAME_HEADER_LEN + self.payload.iter().map(Bytes::len).sum::<usize>()
-    }
-}
-
-/// What the writer lays out as one frame.
-pub(crate) trait Framed {
-    fn batch(&self) -> &Batch;
-
-    fn kind(&self) -> FrameKind;
-
-    /// The CRC-32 of the payload, if it was summed before.
-    fn payload_crc(&self) -> Option<u32>;
-}
-
-impl Framed for Batch {
-    fn batch(&self) -> &Batch {
-        self
-    }
-
-    fn kind(&self) -> FrameKind {
-        FrameKind::Batch
-    }
-
-    fn payload_crc(&self) -> Option<u32> {
-        None
     }
 }
 

@@ -3,21 +3,22 @@
 //! One [`TailCache`] serves all partitions of a node and bounds what they hold together; what was
 //! appended longest ago goes first, whichever partition it belongs to. Each partition has a [`Tail`]:
 //! frames without a gap up to the end of what is durable, put there when they are published and never
-//! before, so that a failed append is not in it.
+//! before, so that a failed append is not in it. What was written together is kept together, in the
+//! buffers that it was written from, and goes together: so a frame costs nothing of its own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
-use bytes::Bytes;
-
 use super::reader::StoredFrame;
 use super::state::lock;
+use super::written::Written;
 
 /// What was appended last, kept in memory for readers, under a bound that all partitions share.
 ///
-/// Cheap to clone: clones are the same cache. It keeps the buffers that were appended, without a copy.
-/// So a buffer that is a small slice of a large one keeps all of that alive: whoever appends such slices
+/// Cheap to clone: clones are the same cache. It keeps the buffers that were written, without a copy:
+/// those that were appended, but for small ones, which are written from one buffer together. So a buffer
+/// of more than 4 KiB that is a slice of a larger one keeps all of that alive: whoever appends such slices
 /// bounds what they pin.
 #[derive(Clone)]
 pub struct TailCache(Arc<Shared>);
@@ -96,52 +97,31 @@ pub(super) struct Tail {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Without a gap; the last one ends where the log does.
-    frames: VecDeque<StoredFrame>,
-    /// Each append's turn and how many of its frames are left, oldest first.
-    appends: VecDeque<(u64, usize)>,
+    /// Each append's turn and frames, oldest first, none without a frame. Without a gap; the last one ends
+    /// where the log does.
+    appends: VecDeque<(u64, Written)>,
     bytes: usize,
 }
 
-/// What a frame counts for.
-fn cost(frame: &StoredFrame) -> usize {
-    let parts = frame.payload.parts();
-    let tracking = size_of::<StoredFrame>() + size_of_val(parts);
-    tracking + parts.iter().map(Bytes::len).sum::<usize>()
-}
-
 impl Held {
-    /// Lets go of the oldest frame, and returns what it counted for.
-    fn pop_oldest(&mut self, dropped: &mut Vec<StoredFrame>) -> usize {
-        let Some(frame) = self.frames.pop_front() else {
-            return 0;
-        };
-        if let Some((_, left)) = self.appends.front_mut() {
-            *left -= 1;
-            if *left == 0 {
-                self.appends.pop_front();
-            }
-        }
-        self.let_go(frame, dropped)
+    /// Lets go of the oldest append, and returns what it counted for.
+    fn pop_oldest(&mut self, dropped: &mut Vec<Written>) -> usize {
+        let popped = self.appends.pop_front();
+        self.let_go(popped, dropped)
     }
 
-    fn pop_newest(&mut self, dropped: &mut Vec<StoredFrame>) -> usize {
-        let Some(frame) = self.frames.pop_back() else {
-            return 0;
-        };
-        if let Some((_, left)) = self.appends.back_mut() {
-            *left -= 1;
-            if *left == 0 {
-                self.appends.pop_back();
-            }
-        }
-        self.let_go(frame, dropped)
+    fn pop_newest(&mut self, dropped: &mut Vec<Written>) -> usize {
+        let popped = self.appends.pop_back();
+        self.let_go(popped, dropped)
     }
 
-    fn let_go(&mut self, frame: StoredFrame, dropped: &mut Vec<StoredFrame>) -> usize {
-        let cost = cost(&frame);
+    fn let_go(&mut self, popped: Option<(u64, Written)>, dropped: &mut Vec<Written>) -> usize {
+        let Some((_, written)) = popped else {
+            return 0;
+        };
+        let cost = written.cost();
         self.bytes -= cost;
-        dropped.push(frame);
+        dropped.push(written);
         cost
     }
 
@@ -150,11 +130,11 @@ impl Held {
     }
 
     fn start(&self) -> Option<u64> {
-        self.frames.front().map(|f| f.base_offset)
+        self.appends.front()?.1.start_offset()
     }
 
     fn end(&self) -> Option<u64> {
-        self.frames.back().map(StoredFrame::end_offset)
+        self.appends.back()?.1.end_offset()
     }
 }
 
@@ -169,25 +149,31 @@ impl Tail {
         self.cache.0.max_partition_bytes > 0
     }
 
-    /// Takes in the frames of one append, in the order of their offsets. They are about to be published,
-    /// so that whoever is woken by that finds them here.
-    pub(super) fn push(self: &Arc<Self>, frames: Vec<StoredFrame>) {
+    /// Takes in the frames of one append. They are about to be published, so that whoever is woken by
+    /// that finds them here.
+    pub(super) fn push(self: &Arc<Self>, mut written: Written) {
         // Memory is freed, and other tails are let go of, when no lock is held any more.
         let (mut dropped, mut visited) = (Vec::new(), Vec::new());
-        let Some(first) = frames.first().map(|f| f.base_offset) else {
+        let Some(first) = written.start_offset() else {
             return;
         };
         let shared = &*self.cache.0;
+        written.shrink_to(shared.max_partition_bytes);
         let mut order = lock(&shared.order);
         self.change(&mut order, |held, next_turn| {
+            let (added, start) = (written.cost(), written.start_offset());
             let mut freed = 0;
-            while held.end().is_some_and(|end| end != first) {
+            // What is in front of a gap is of no use.
+            while held
+                .end()
+                .is_some_and(|end| end != first || start != Some(first))
+            {
                 freed += held.pop_oldest(&mut dropped);
             }
-            let added: usize = frames.iter().map(cost).sum();
-            held.appends.push_back((next_turn, frames.len()));
-            held.frames.extend(frames);
-            held.bytes += added;
+            if start.is_some() {
+                held.appends.push_back((next_turn, written));
+                held.bytes += added;
+            }
             while held.bytes > shared.max_partition_bytes {
                 freed += held.pop_oldest(&mut dropped);
             }
@@ -200,14 +186,8 @@ impl Tail {
             let Some(tail) = oldest.upgrade() else {
                 continue;
             };
-            let surplus = order.bytes - shared.max_bytes;
-            tail.change(&mut order, |held, _| {
-                let mut freed = 0;
-                while freed < surplus && !held.frames.is_empty() {
-                    freed += held.pop_oldest(&mut dropped);
-                }
-                (0, freed)
-            });
+            // Of one tail no more than that: what it has behind it may be newer than what others have.
+            tail.change(&mut order, |held, _| (0, held.pop_oldest(&mut dropped)));
             visited.push(tail);
         }
         drop(order);
@@ -219,7 +199,13 @@ impl Tail {
         let mut order = lock(&self.cache.0.order);
         self.change(&mut order, |held, _| {
             let mut freed = 0;
-            while held.end().is_some_and(|end| end > offset) {
+            while held.end() > Some(offset) {
+                if let Some((_, newest)) = held.appends.back_mut() {
+                    newest.forget_from(offset);
+                    if newest.end_offset().is_some() {
+                        break;
+                    }
+                }
                 freed += held.pop_newest(&mut dropped);
             }
             (0, freed)
@@ -233,11 +219,11 @@ impl Tail {
         let mut order = lock(&self.cache.0.order);
         self.change(&mut order, |held, _| {
             let mut freed = 0;
-            while held
-                .frames
-                .front()
-                .is_some_and(|f| f.end_offset() <= offset)
-            {
+            while let Some((_, oldest)) = held.appends.front_mut() {
+                oldest.forget_before(offset);
+                if oldest.end_offset().is_some() {
+                    break;
+                }
                 freed += held.pop_oldest(&mut dropped);
             }
             (0, freed)
@@ -284,8 +270,10 @@ impl Tail {
         if !covers {
             return false;
         }
-        let first = held.frames.partition_point(|f| f.end_offset() <= offset);
-        for frame in held.frames.range(first..) {
+        let ends_before = |(_, written): &(u64, Written)| written.end_offset() <= Some(offset);
+        let first = held.appends.partition_point(ends_before);
+        let appends = held.appends.range(first..);
+        for frame in appends.flat_map(|(_, written)| written.frames_from(offset)) {
             if frame.base_offset >= end {
                 break;
             }
@@ -294,7 +282,7 @@ impl Tail {
                 *left = 0;
                 break;
             }
-            frames.push(frame.clone());
+            frames.push(frame);
             *left = left.saturating_sub(len);
             if *left == 0 {
                 break;
@@ -318,20 +306,34 @@ impl Drop for Tail {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::FrameKind;
+    use crate::frame::{FrameHeader, FrameKind};
+    use bytes::BytesMut;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    fn frame(offset: u64, len: usize) -> StoredFrame {
-        StoredFrame {
-            base_offset: offset,
-            record_count: 2,
-            max_timestamp_ms: 0,
-            append_time_ms: 0,
-            leader_epoch: 0,
-            kind: FrameKind::Batch,
-            payload: Bytes::from(vec![0; len]).into(),
+    /// What is written of frames with bodies of these lengths, two offsets each.
+    fn written(offset: u64, lens: &[usize]) -> Written {
+        let mut bytes = BytesMut::new();
+        let mut frames = Vec::new();
+        for (len, n) in lens.iter().zip(0..) {
+            let header = FrameHeader {
+                segment_id: 7,
+                base_offset: offset + 2 * n,
+                committed_before: 0,
+                max_timestamp_ms: 0,
+                append_time_ms: 0,
+                record_count: 2,
+                leader_epoch: 0,
+                ordinal: 0,
+                kind: FrameKind::Batch,
+            };
+            frames.push((bytes.len() as u64, header));
+            header
+                .encode_whole(&[vec![0; *len].into()], &mut bytes)
+                .unwrap();
         }
+        let len = bytes.len() as u64;
+        Written::new(vec![bytes.freeze()], frames, len)
     }
 
     #[derive(Clone, Debug)]
@@ -360,16 +362,14 @@ mod tests {
         for (tail, end) in tails.iter().zip(ends) {
             let held = lock(&tail.held);
             let mut next = held.start().unwrap_or(*end);
-            for frame in &held.frames {
-                assert_eq!(frame.base_offset, next);
-                next = frame.end_offset();
+            for (_, written) in &held.appends {
+                assert_eq!(written.start_offset(), Some(next));
+                next = written.end_offset().unwrap();
             }
             assert_eq!(next, *end);
-            let own: usize = held.frames.iter().map(cost).sum();
+            let own: usize = held.appends.iter().map(|(_, written)| written.cost()).sum();
             assert_eq!(held.bytes, own);
             assert!(own <= cache.0.max_partition_bytes);
-            let left: usize = held.appends.iter().map(|(_, left)| left).sum();
-            assert_eq!(left, held.frames.len());
             turns.extend(held.turn());
             bytes += own;
         }
@@ -392,9 +392,9 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Push(t, lens) => {
-                        let frames: Vec<_> = lens.iter().zip(0..).map(|(len, n)| frame(ends[t] + 2 * n, *len)).collect();
-                        ends[t] += 2 * frames.len() as u64;
-                        tails[t].push(frames);
+                        let pushed = written(ends[t], &lens);
+                        ends[t] += 2 * lens.len() as u64;
+                        tails[t].push(pushed);
                     }
                     Step::ForgetFrom(t, back) => {
                         ends[t] = (ends[t].saturating_sub(back)) / 2 * 2;
@@ -404,7 +404,7 @@ mod tests {
                         let start = ends[t].saturating_sub(back);
                         tails[t].forget_before(start);
                         let held = lock(&tails[t].held);
-                        prop_assert!(held.frames.iter().all(|f| f.end_offset() > start));
+                        prop_assert!(held.appends.iter().all(|(_, written)| written.end_offset() > Some(start)));
                     }
                     Step::Reopen(t) => tails[t] = Tail::new(cache.clone()),
                 }

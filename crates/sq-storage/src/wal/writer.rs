@@ -18,17 +18,19 @@ use tokio::time::Instant;
 
 use interval::Unsynced;
 
-use super::batch::{ActiveSegment, Batch, ClosedSegment, Framed};
+use super::batch::{ActiveSegment, Batch, ClosedSegment};
 use super::config::{Rotation, WalConfig};
+use super::framed::{FrameContent, Framed};
 use super::maintenance::{Backlog, Maintenance};
 use super::prepared::Prepared;
-use super::reader::{LogReader, StoredFrame};
+use super::reader::LogReader;
 use super::recovery::{Place, RecoveryReport};
 use super::removal::Trash;
 use super::sidecar::SidecarSource;
 use super::state::{Extent, LogState, Segment};
+use super::written::Written;
 use crate::error::{Error, Result};
-use crate::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
+use crate::frame::FRAME_HEADER_LEN;
 use crate::record::{Header, Record, encode_record};
 use crate::topic::TopicName;
 
@@ -220,13 +222,8 @@ impl<F: FileSystem> WalWriter<F> {
         let max_timestamp_ms =
             i64::try_from(timestamp_ms).map_err(|_| Error::Timestamp(timestamp_ms))?;
         let offset = self.next_offset;
-        let batch = Batch {
-            payload: vec![body],
-            record_count: 1,
-            max_timestamp_ms,
-            leader_epoch: 0,
-        };
-        self.append_frames(&[RecordBatch(batch)]).await?;
+        let record = FrameContent::record(body, max_timestamp_ms, None);
+        self.append_frames(&[record]).await?;
         Ok(offset)
     }
 
@@ -255,7 +252,7 @@ impl<F: FileSystem> WalWriter<F> {
     }
 
     async fn append_now<B: Framed + Sync>(&mut self, frames: &[B]) -> Result<usize> {
-        let Some(first) = frames.first().map(Framed::batch) else {
+        let Some(first) = frames.first() else {
             return Ok(0);
         };
         self.check(first, self.next_offset)?;
@@ -272,7 +269,7 @@ impl<F: FileSystem> WalWriter<F> {
             self.keep_up().await;
         }
         self.zero_a_piece().await;
-        let group = loop {
+        let mut group = loop {
             let group = self.group(frames, self.next_offset)?;
             let end = self.segment_position + group.bytes;
             if self.backlog.make_way(end).await {
@@ -286,7 +283,7 @@ impl<F: FileSystem> WalWriter<F> {
             return Ok(0);
         };
         let (durable, sync) = (segment.extent(), self.syncs_now(group.bytes));
-        if let Err(error) = self.write(group.buffers, group.bytes, sync).await {
+        if let Err(error) = self.write(&mut group.buffers, group.bytes, sync).await {
             self.rescue_unsynced().await;
             return Err(error);
         }
@@ -307,7 +304,8 @@ impl<F: FileSystem> WalWriter<F> {
         };
         segment.append(extent, self.clock.now());
         if self.state.tail().is_on() {
-            self.state.tail().push(stored(&group.headers, frames));
+            let written = Written::new(group.buffers, group.headers, group.bytes);
+            self.state.tail().push(written);
         }
         self.state.publish(self.next_offset);
         Ok(group.count)
@@ -324,28 +322,28 @@ impl<F: FileSystem> WalWriter<F> {
         })
     }
 
-    /// Whether a batch can be appended at `offset` at all.
-    fn check(&self, batch: &Batch, offset: u64) -> Result<()> {
-        let (bytes, limit) = (batch.frame_len(), self.config.max_frame_bytes);
+    /// Whether a frame can be appended at `offset` at all.
+    fn check<B: Framed>(&self, frame: &B, offset: u64) -> Result<()> {
+        let (bytes, limit) = (frame.frame_len(), self.config.max_frame_bytes);
         if bytes > limit {
             return Err(Error::TooLarge { bytes, limit });
         }
-        if batch.record_count == 0 {
+        if frame.record_count() == 0 {
             return Err(Error::EmptyBatch);
         }
-        match offset.checked_add(u64::from(batch.record_count)) {
+        match offset.checked_add(u64::from(frame.record_count())) {
             Some(_) => Ok(()),
             None => Err(Error::OffsetsExhausted(offset)),
         }
     }
 
-    /// Whether the active segment has to be closed before `batch`.
-    fn is_full_for(&self, batch: &Batch) -> bool {
+    /// Whether the active segment has to be closed before `frame`.
+    fn is_full_for<B: Framed>(&self, frame: &B) -> bool {
         if self.config.rotation == Rotation::External || self.segment_is_empty() {
             return false;
         }
         self.segment_age() >= self.config.max_segment_age
-            || !self.has_room(self.segment_position, batch.frame_len())
+            || !self.has_room(self.segment_position, frame.frame_len())
     }
 
     fn segment_is_empty(&self) -> bool {
@@ -415,29 +413,4 @@ enum Opens {
     Itself,
     /// Whoever holds it.
     OnlyTold,
-}
-
-/// A batch that is a single record.
-struct RecordBatch(Batch);
-
-impl Framed for RecordBatch {
-    fn batch(&self) -> &Batch {
-        &self.0
-    }
-
-    fn kind(&self) -> FrameKind {
-        FrameKind::Record
-    }
-
-    fn payload_crc(&self) -> Option<u32> {
-        None
-    }
-}
-
-/// The frames of a write as a reader gets them.
-fn stored<B: Framed>(headers: &[(u64, FrameHeader)], frames: &[B]) -> Vec<StoredFrame> {
-    let stored = |((_, header), frame): (&(u64, FrameHeader), &B)| {
-        StoredFrame::new(header, frame.batch().payload.as_slice().into())
-    };
-    headers.iter().zip(frames).map(stored).collect()
 }

@@ -126,7 +126,7 @@ impl Life {
 
     fn acknowledge(&mut self, frames: &[Append], count: usize) {
         for frame in &frames[..count] {
-            let body = frame.batch().payload.concat();
+            let body = frame.payload().concat();
             let record = sq_storage::Record::decode(body).unwrap();
             self.acknowledged.push(record.value.unwrap().to_vec());
         }

@@ -16,10 +16,10 @@ static ZERO_PAGE: [u8; PAGE_LEN] = [0; PAGE_LEN];
 
 impl<F: FileSystem> WalWriter<F> {
     /// Writes buffers of `bytes` bytes at the segment's position, padded to the page, and moves the
-    /// position behind them.
+    /// position behind them. The padding is added to the buffers for as long as that takes.
     pub(super) async fn write(
         &mut self,
-        mut buffers: Vec<Bytes>,
+        buffers: &mut Vec<Bytes>,
         bytes: u64,
         sync: bool,
     ) -> Result<()> {
@@ -28,6 +28,7 @@ impl<F: FileSystem> WalWriter<F> {
         };
         let position = self.segment_position;
         let end = position + bytes;
+        let count = buffers.len();
         let padding = end.next_multiple_of(PAGE_LEN as u64) - end;
         if let Some(zeros) = usize::try_from(padding)
             .ok()
@@ -38,21 +39,25 @@ impl<F: FileSystem> WalWriter<F> {
         }
         self.write_under_way = true;
         let written = if sync {
-            file.write_and_sync_at(position, &buffers).await
+            file.write_and_sync_at(position, buffers).await
         } else {
-            file.write_at(position, &buffers)
+            file.write_at(position, buffers)
                 .await
                 .map_err(DurableWriteError::Write)
         };
-        let path = segment.path.clone();
-        match written {
+        buffers.truncate(count);
+        let error = match written {
             Ok(()) => {
                 self.write_under_way = false;
                 self.has_unsynced_write = !sync;
                 self.segment_position += bytes;
-                Ok(())
+                return Ok(());
             }
-            Err(DurableWriteError::Write(source)) => {
+            Err(error) => error,
+        };
+        let path = segment.path.clone();
+        match error {
+            DurableWriteError::Write(source) => {
                 // What was written of it is overwritten by the next frame; cutting it off as well
                 // leaves nothing behind a shorter one.
                 let cut = is_out_of_space(&source) && file.set_len(position).await.is_ok();
@@ -67,7 +72,7 @@ impl<F: FileSystem> WalWriter<F> {
                     source,
                 })
             }
-            Err(DurableWriteError::Sync(source)) => {
+            DurableWriteError::Sync(source) => {
                 self.write_under_way = false;
                 self.poison();
                 Err(Error::Sync { path, source })
@@ -137,7 +142,7 @@ impl<F: FileSystem> WalWriter<F> {
                 bytes: e.0,
                 limit: u32::MAX as usize,
             })?;
-        self.write(vec![buffer.freeze()], FRAME_HEADER_LEN as u64, sync)
+        self.write(&mut vec![buffer.freeze()], FRAME_HEADER_LEN as u64, sync)
             .await?;
         self.told_committed = self.next_offset;
         Ok(())

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use sq_sim::{FileSystem, Instant};
 
-use super::super::batch::Framed;
 use super::super::config::SyncPolicy;
+use super::super::framed::{FrameContent, Framed};
 use super::super::state::{Extent, Segment};
-use super::{Batch, WalWriter};
+use super::WalWriter;
 use crate::error::Result;
-use crate::frame::FrameKind;
 
 /// How much is kept at most, in bytes of frames. The write that would pass it is synced.
 const MAX_UNSYNCED_BYTES: u64 = 8 << 20;
@@ -17,7 +16,7 @@ const MAX_UNSYNCED_BYTES: u64 = 8 << 20;
 /// Frames that are acknowledged and not known to be durable, in the order of their offsets.
 #[derive(Default)]
 pub(super) struct Unsynced {
-    frames: Vec<Kept>,
+    frames: Vec<FrameContent>,
     bytes: u64,
     /// What is durable of the segment that they were written to.
     durable: Option<Extent>,
@@ -25,26 +24,6 @@ pub(super) struct Unsynced {
     since: Option<Instant>,
     /// That segment is lost: they have to be written to another.
     stranded: bool,
-}
-
-/// A frame that may have to be written again.
-struct Kept {
-    batch: Batch,
-    kind: FrameKind,
-}
-
-impl Framed for Kept {
-    fn batch(&self) -> &Batch {
-        &self.batch
-    }
-
-    fn kind(&self) -> FrameKind {
-        self.kind
-    }
-
-    fn payload_crc(&self) -> Option<u32> {
-        None
-    }
 }
 
 impl Unsynced {
@@ -68,11 +47,8 @@ impl Unsynced {
         self.durable.get_or_insert(durable);
         self.since.get_or_insert(now);
         for frame in frames {
-            self.bytes += frame.batch().frame_len() as u64;
-            self.frames.push(Kept {
-                batch: frame.batch().clone(),
-                kind: frame.kind(),
-            });
+            self.bytes += frame.frame_len() as u64;
+            self.frames.push(FrameContent::of(frame));
         }
     }
 
@@ -155,7 +131,7 @@ impl<F: FileSystem> WalWriter<F> {
                 let segment = self.segment.as_ref();
                 self.unsynced.durable = segment.map(|segment| segment.extent());
             }
-            let group = self.group(&self.unsynced.frames, base_offset)?;
+            let mut group = self.group(&self.unsynced.frames, base_offset)?;
             if !self
                 .backlog
                 .make_way(self.segment_position + group.bytes)
@@ -167,7 +143,7 @@ impl<F: FileSystem> WalWriter<F> {
             let Some(segment) = self.segment.as_ref().map(Arc::clone) else {
                 return Ok(());
             };
-            self.write(group.buffers, group.bytes, true).await?;
+            self.write(&mut group.buffers, group.bytes, true).await?;
             segment.note(&group.headers);
             let extent = Extent {
                 end_offset: group.end_offset,

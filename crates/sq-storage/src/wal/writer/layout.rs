@@ -3,11 +3,11 @@
 use bytes::{Bytes, BytesMut};
 use sq_sim::FileSystem;
 
-use super::super::batch::Framed;
 use super::super::config::Rotation;
+use super::super::framed::Framed;
 use super::WalWriter;
 use crate::error::{Error, Result};
-use crate::frame::{FRAME_HEADER_LEN, FrameHeader};
+use crate::frame::{BodyTooLong, FRAME_HEADER_LEN, FrameHeader};
 
 /// The most buffers handed to one write; Linux takes 1,024 (`IOV_MAX`).
 const MAX_WRITE_BUFFERS: usize = 1000;
@@ -35,6 +35,36 @@ impl Group {
             self.buffers.push(buffer);
         }
     }
+
+    /// Adds a frame's bytes. What is small of it goes into the buffer of those that are.
+    fn add<B: Framed>(
+        &mut self,
+        header: &FrameHeader,
+        frame: &B,
+        small: &mut BytesMut,
+    ) -> Result<()> {
+        let parts = frame.parts();
+        let too_large = |e: BodyTooLong| Error::TooLarge {
+            bytes: e.0,
+            limit: u32::MAX as usize,
+        };
+        let is_small = parts.iter().all(|part| part.len() <= COPY_BYTES);
+        match frame.payload_crc() {
+            None if is_small => return header.encode_whole(parts, small).map_err(too_large),
+            None => header.encode(parts, small),
+            Some(crc) => header.encode_summed(frame.frame_len() - FRAME_HEADER_LEN, crc, small),
+        }
+        .map_err(too_large)?;
+        for part in parts {
+            if part.len() <= COPY_BYTES {
+                small.extend_from_slice(part);
+            } else {
+                self.push_buffer(small.split().freeze());
+                self.push_buffer(part.clone());
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<F: FileSystem> WalWriter<F> {
@@ -52,10 +82,10 @@ impl<F: FileSystem> WalWriter<F> {
         };
         let mut small = BytesMut::with_capacity(frames.iter().map(small_bytes).sum());
         for frame in frames {
-            let batch = frame.batch();
-            let (position, len) = (self.segment_position + group.bytes, batch.frame_len());
+            let len = frame.frame_len();
+            let position = self.segment_position + group.bytes;
             let buffers = group.buffers.len() + buffers(frame) + 1;
-            let fits = self.check(batch, group.end_offset).is_ok()
+            let fits = self.check(frame, group.end_offset).is_ok()
                 && buffers <= MAX_WRITE_BUFFERS
                 && group.bytes + len as u64 <= self.config.max_frame_bytes as u64
                 && (self.config.rotation == Rotation::External || self.has_room(position, len));
@@ -66,30 +96,14 @@ impl<F: FileSystem> WalWriter<F> {
                 segment_id,
                 base_offset: group.end_offset,
                 committed_before: group.committed_before,
-                max_timestamp_ms: batch.max_timestamp_ms,
+                max_timestamp_ms: frame.max_timestamp_ms(),
                 append_time_ms,
-                record_count: batch.record_count,
-                leader_epoch: batch.leader_epoch,
+                record_count: frame.record_count(),
+                leader_epoch: frame.leader_epoch(),
                 ordinal,
                 kind: frame.kind(),
             };
-            let body_len = len - FRAME_HEADER_LEN;
-            match frame.payload_crc() {
-                Some(crc) => header.encode_summed(body_len, crc, &mut small),
-                None => header.encode(&batch.payload, &mut small),
-            }
-            .map_err(|e| Error::TooLarge {
-                bytes: e.0,
-                limit: u32::MAX as usize,
-            })?;
-            for part in &batch.payload {
-                if part.len() <= COPY_BYTES {
-                    small.extend_from_slice(part);
-                } else {
-                    group.push_buffer(small.split().freeze());
-                    group.push_buffer(part.clone());
-                }
-            }
+            group.add(&header, frame, &mut small)?;
             group.headers.push((position, header));
             group.end_offset = header.end_offset();
             group.bytes += len as u64;
@@ -102,12 +116,12 @@ impl<F: FileSystem> WalWriter<F> {
 
 /// How many bytes of a frame are copied.
 fn small_bytes<B: Framed>(frame: &B) -> usize {
-    let parts = frame.batch().payload.iter().map(Bytes::len);
+    let parts = frame.parts().iter().map(Bytes::len);
     FRAME_HEADER_LEN + parts.filter(|len| *len <= COPY_BYTES).sum::<usize>()
 }
 
 /// The most buffers that a frame adds to a write.
 fn buffers<B: Framed>(frame: &B) -> usize {
-    let parts = frame.batch().payload.iter();
+    let parts = frame.parts().iter();
     2 * parts.filter(|part| part.len() > COPY_BYTES).count() + 1
 }
