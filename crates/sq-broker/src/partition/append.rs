@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sq_storage::Batch;
+use sq_storage::log::{Append, Summed};
 
 use super::{LEADER_EPOCH, Unavailable};
 use crate::batch::{BatchHeader, assign};
@@ -15,6 +16,8 @@ use crate::producers::{ProducerStamp, Verdict};
 pub struct NewBatch {
     /// The batch (format version 2), untouched.
     pub bytes: Bytes,
+    /// What of it is stored as it is: summed where it came in, while the disk is busy with others.
+    rest: Summed,
     /// How many offsets it takes.
     pub record_count: u32,
     /// The greatest timestamp of its records, in milliseconds.
@@ -96,8 +99,10 @@ impl AppendError {
 impl NewBatch {
     /// A batch whose header was validated.
     pub fn new(bytes: Bytes, header: &BatchHeader) -> Self {
+        let [_, rest] = assign(&bytes, 0, 0);
         Self {
             bytes,
+            rest: Summed::new(rest),
             record_count: u32::try_from(header.record_count).unwrap_or(0),
             max_timestamp_ms: header.max_timestamp,
             producer: ProducerStamp::of(header),
@@ -115,18 +120,16 @@ impl NewBatch {
     }
 
     /// The batch as it is stored at `base_offset`.
-    pub(super) fn at(&self, base_offset: u64) -> Batch {
-        Batch {
-            payload: assign(
-                &self.bytes,
-                offset_on_the_wire(base_offset),
-                epoch_on_the_wire(),
-            )
-            .into(),
+    pub(super) fn at(&self, base_offset: u64) -> Append {
+        let base_offset = offset_on_the_wire(base_offset);
+        let [front, _] = assign(&self.bytes, base_offset, epoch_on_the_wire());
+        let batch = Batch {
+            payload: vec![front],
             record_count: self.record_count,
             max_timestamp_ms: self.max_timestamp_ms,
             leader_epoch: LEADER_EPOCH,
-        }
+        };
+        Append::batch_with(batch, self.rest.clone())
     }
 }
 

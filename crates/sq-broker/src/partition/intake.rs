@@ -241,7 +241,7 @@ impl<F: FileSystem> Intake<F> for Batches<F> {
         };
         match verdict {
             Verdict::Append => {
-                frames.push(batch.at(offset).into());
+                frames.push(batch.at(offset));
                 Stage::Settle(Staged {
                     base_offset: offset,
                     end_offset: offset.saturating_add(u64::from(batch.record_count)),
