@@ -57,7 +57,12 @@ pub(super) async fn look<F: FileSystem>(
             continue;
         };
         let path = place.dir.join(name);
-        match read(fs, &path, id).await? {
+        let mut content = read(fs, &path, id).await?;
+        if matches!(content, Content::Unexplained) {
+            // A bit may have been lost on the way from the disk, this time or the next.
+            content = read(fs, &path, id).await?;
+        }
+        match content {
             Content::Frames(found) => switched.push(found),
             Content::Zeros => files.empty.push(path),
             Content::Unexplained => files.unexplained.push(path),
