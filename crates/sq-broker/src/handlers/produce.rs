@@ -258,7 +258,11 @@ mod tests {
     fn where_there_is_no_next_segment_in_time_a_producer_is_told_that_nothing_was_stored() {
         block_on(async {
             let (fs, clock) = (disk(1).await, VirtualClock::new());
-            let small = |config: &mut crate::config::Config| config.topic.segment_bytes = 2_048;
+            let small = |config: &mut crate::config::Config| {
+                config.topic.segment_bytes = 2_048;
+                // Long enough for a successor that can be made.
+                config.roll.longest_wait = Duration::from_millis(100);
+            };
             let broker = testing::broker(&fs, &clock, small).await;
             let topic = NewTopic {
                 name: sq_storage::TopicName::new("t").unwrap(),
