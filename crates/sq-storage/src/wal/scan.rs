@@ -317,6 +317,7 @@ impl<'a> Walk<'a> {
         if let Some((position, header)) = &found {
             self.position = *position;
             self.expected.offset = header.base_offset;
+            self.expected.id = Some(header.segment_id);
         }
         Ok(found.is_some())
     }

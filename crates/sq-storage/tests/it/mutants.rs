@@ -17,7 +17,7 @@ use crate::oracle::Oracle;
 use crate::support::{Machine, block_on, segment, value, values};
 
 /// The seeds that it takes to notice, as far as they may be needed.
-const SEEDS: Range<u64> = 0..150;
+const SEEDS: Range<u64> = 0..200;
 
 /// Within so many of them each has to be noticed, so that a change of the model's luck is no matter.
 const MARGIN: u64 = 3;
