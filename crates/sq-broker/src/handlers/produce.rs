@@ -258,11 +258,7 @@ mod tests {
     fn where_there_is_no_next_segment_in_time_a_producer_is_told_that_nothing_was_stored() {
         block_on(async {
             let (fs, clock) = (disk(1).await, VirtualClock::new());
-            let small = |config: &mut crate::config::Config| {
-                config.topic.segment_bytes = 2_048;
-                // Long enough for a successor that can be made.
-                config.roll.longest_wait = Duration::from_millis(100);
-            };
+            let small = |config: &mut crate::config::Config| config.topic.segment_bytes = 2_048;
             let broker = testing::broker(&fs, &clock, small).await;
             let topic = NewTopic {
                 name: sq_storage::TopicName::new("t").unwrap(),
@@ -303,9 +299,10 @@ mod tests {
                 let end = partition.reader().await.unwrap().end_offset();
                 assert_eq!(end, u64::from(stored.cast_unsigned()), "nothing was stored");
                 fs.clear_faults();
+                // A successor can be made now, once that is tried again.
+                pass(&clock, Duration::from_secs(10)).await;
             }
             // The same batch again is the next one.
-            pass(&clock, Duration::from_secs(10)).await;
             let response = produce(&broker, &clock, stored).await;
             assert_eq!(
                 (response.error_code, response.base_offset),
