@@ -85,11 +85,16 @@ impl Node {
         slack.limits(&lock(&self.shared.state).latencies)
     }
 
-    /// A preparation took so long, from the request on, or something that takes as long. A node whose
-    /// logs have not rolled yet knows nothing else of it: a metadata log should tell of each commit that
-    /// adds a log, or else the first roll behind a slow one may come too late.
-    pub fn prepared_in(&self, latency: Duration) {
+    /// A preparation took so long, from the request on.
+    pub(crate) fn prepared_in(&self, latency: Duration) {
         lock(&self.shared.state).latencies.observe(latency);
+    }
+
+    /// A commit of the metadata took so long: each preparation waits for one. Until enough of them were
+    /// observed this is what is known of how long they take, and without it the first roll comes too late
+    /// where commits are slow. One that is quick makes no roll ask later.
+    pub fn committed_in(&self, latency: Duration) {
+        lock(&self.shared.state).latencies.hint(latency);
     }
 
     pub(crate) fn publish(&self, record: &Arc<RollRecord>) {

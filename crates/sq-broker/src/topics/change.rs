@@ -121,12 +121,12 @@ impl<F: FileSystem> Topics<F> {
         };
         let asked_at = self.env.clock.now();
         let created = self.meta.create_topic(record).await;
-        let took = self.env.clock.now() - asked_at;
-        self.env.node.prepared_in(took);
         if matches!(created, Err(MetaError::InDoubt(_))) {
             *changing = Changes::InDoubt;
         }
         let record = created?;
+        let took = self.env.clock.now() - asked_at;
+        self.env.node.committed_in(took);
         tracing::info!(name = %record.name, %id, partitions = record.partitions, "topic created");
         let topic = self.open(record)?;
         self.replace(self.current().with(Arc::clone(&topic)));

@@ -15,6 +15,8 @@ pub struct Latencies {
     last: VecDeque<Duration>,
     /// The same, in order.
     sorted: Vec<Duration>,
+    /// How long something took that a preparation waits for.
+    hint: Option<Duration>,
 }
 
 impl Latencies {
@@ -31,12 +33,26 @@ impl Latencies {
         self.sorted.insert(at, latency);
     }
 
-    /// The time to be ready for; `None` before the first observation. That is the given percentile, up
-    /// to twice where it is more than the usual one: what has a long tail has seldom shown all of it.
+    /// Something took so long that a preparation waits for as well, and so takes at least as long. It
+    /// counts until enough preparations were observed.
+    pub fn hint(&mut self, latency: Duration) {
+        self.hint = Some(latency);
+    }
+
+    /// The time to be ready for; `None` before the first observation or hint. That is the given
+    /// percentile, up to twice where it is more than the usual one: what has a long tail has seldom shown
+    /// all of it.
     pub(super) fn expected(&self, percentile: f64) -> Option<Duration> {
-        let (usual, high) = (self.percentile(0.5)?, self.percentile(percentile)?);
-        let tail = high.as_secs_f64() / usual.as_secs_f64().max(1e-9);
-        Some(high.mul_f64(tail.clamp(1.0, 2.0)))
+        let observed = self.percentile(0.5).zip(self.percentile(percentile));
+        let observed = observed.map(|(usual, high)| {
+            let tail = high.as_secs_f64() / usual.as_secs_f64().max(1e-9);
+            high.mul_f64(tail.clamp(1.0, 2.0))
+        });
+        if self.are_enough() {
+            observed
+        } else {
+            observed.max(self.hint)
+        }
     }
 
     pub(super) fn are_enough(&self) -> bool {

@@ -5,9 +5,8 @@ use std::cell::RefCell;
 use bytes::{Bytes, BytesMut};
 
 use crate::error::{Error, Result};
-use crate::frame::FrameKind;
 use crate::record::{Header, RecordError, encode_record, put_record, record_len};
-use crate::wal::{Batch, FrameContent, Framed};
+use crate::wal::{Batch, FrameContent, Framed, Summary};
 
 /// Payloads from this many bytes on are summed by whoever submits them, while the disk is busy with
 /// others. Smaller ones are summed with their header as fast as the two sums are joined.
@@ -44,11 +43,6 @@ impl Summed {
     pub fn new(bytes: Bytes) -> Self {
         let crc = sum_early(&bytes);
         Self { bytes, crc }
-    }
-
-    /// The bytes.
-    pub fn bytes(&self) -> &Bytes {
-        &self.bytes
     }
 }
 
@@ -90,7 +84,7 @@ impl Append {
 
     /// How many offsets it takes.
     pub fn record_count(&self) -> u32 {
-        self.0.record_count()
+        self.0.summary().record_count
     }
 
     /// The bytes that it takes in a segment.
@@ -151,24 +145,8 @@ impl Framed for Append {
         self.0.frame_len()
     }
 
-    fn record_count(&self) -> u32 {
-        self.0.record_count()
-    }
-
-    fn max_timestamp_ms(&self) -> i64 {
-        self.0.max_timestamp_ms()
-    }
-
-    fn leader_epoch(&self) -> u32 {
-        self.0.leader_epoch()
-    }
-
-    fn kind(&self) -> FrameKind {
-        self.0.kind()
-    }
-
-    fn payload_crc(&self) -> Option<u32> {
-        self.0.payload_crc()
+    fn summary(&self) -> Summary {
+        self.0.summary()
     }
 }
 
@@ -217,7 +195,7 @@ mod tests {
             prop_assert_eq!(append.payload().concat(), all.clone());
             prop_assert_eq!(append.frame_len(), FRAME_HEADER_LEN + all.len());
             let sum = (rest.len() >= SUM_EARLY_BYTES).then(|| crc32fast::hash(&all));
-            prop_assert_eq!(append.payload_crc(), sum);
+            prop_assert_eq!(append.summary().payload_crc, sum);
         }
     }
 }

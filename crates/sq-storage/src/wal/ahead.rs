@@ -24,6 +24,11 @@ use super::zeroing::{Held, Zeroing};
 /// Zeros are written and counted in whole pages.
 pub(super) const PAGE_LEN: u64 = 4096;
 
+/// So many bytes and what is left of the last page: writes are padded to its end.
+pub(super) fn whole_pages(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(PAGE_LEN).unwrap_or(bytes)
+}
+
 /// How much is zeroed at a time, in bytes: larger pieces hold up a sync of the disk for longer.
 pub(super) const PIECE_LEN: u64 = 256 << 10;
 
@@ -114,7 +119,7 @@ impl Zone {
         Self {
             segment,
             budget: budget.clone(),
-            end: end.checked_next_multiple_of(PAGE_LEN).unwrap_or(end),
+            end: whole_pages(end),
             most,
             reserved,
             zeros: reserved..reserved,

@@ -15,16 +15,19 @@ pub(crate) trait Framed {
         FRAME_HEADER_LEN + self.parts().iter().map(Bytes::len).sum::<usize>()
     }
 
-    fn record_count(&self) -> u32;
+    /// What there is to say of the payload.
+    fn summary(&self) -> Summary;
+}
 
-    fn max_timestamp_ms(&self) -> i64;
-
-    fn leader_epoch(&self) -> u32;
-
-    fn kind(&self) -> FrameKind;
-
+/// What a frame's header says of its payload, wherever that is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Summary {
+    pub(crate) record_count: u32,
+    pub(crate) max_timestamp_ms: i64,
+    pub(crate) leader_epoch: u32,
+    pub(crate) kind: FrameKind,
     /// The CRC-32 of the payload, if it was summed before.
-    fn payload_crc(&self) -> Option<u32>;
+    pub(crate) payload_crc: Option<u32>,
 }
 
 impl Framed for Batch {
@@ -32,24 +35,14 @@ impl Framed for Batch {
         &self.payload
     }
 
-    fn record_count(&self) -> u32 {
-        self.record_count
-    }
-
-    fn max_timestamp_ms(&self) -> i64 {
-        self.max_timestamp_ms
-    }
-
-    fn leader_epoch(&self) -> u32 {
-        self.leader_epoch
-    }
-
-    fn kind(&self) -> FrameKind {
-        FrameKind::Batch
-    }
-
-    fn payload_crc(&self) -> Option<u32> {
-        None
+    fn summary(&self) -> Summary {
+        Summary {
+            record_count: self.record_count,
+            max_timestamp_ms: self.max_timestamp_ms,
+            leader_epoch: self.leader_epoch,
+            kind: FrameKind::Batch,
+            payload_crc: None,
+        }
     }
 }
 
@@ -58,11 +51,7 @@ impl Framed for Batch {
 pub(crate) struct FrameContent {
     payload: Parts,
     frame_len: usize,
-    record_count: u32,
-    max_timestamp_ms: i64,
-    leader_epoch: u32,
-    kind: FrameKind,
-    payload_crc: Option<u32>,
+    summary: Summary,
 }
 
 /// A record is one part, and needs no list of them.
@@ -78,11 +67,13 @@ impl FrameContent {
         Self {
             frame_len: FRAME_HEADER_LEN + payload.len(),
             payload: Parts::One(payload),
-            record_count: 1,
-            max_timestamp_ms,
-            leader_epoch: 0,
-            kind: FrameKind::Record,
-            payload_crc,
+            summary: Summary {
+                record_count: 1,
+                max_timestamp_ms,
+                leader_epoch: 0,
+                kind: FrameKind::Record,
+                payload_crc,
+            },
         }
     }
 
@@ -90,12 +81,11 @@ impl FrameContent {
     pub(crate) fn batch(batch: Batch, payload_crc: Option<u32>) -> Self {
         Self {
             frame_len: batch.frame_len(),
+            summary: Summary {
+                payload_crc,
+                ..batch.summary()
+            },
             payload: Parts::Several(batch.payload),
-            record_count: batch.record_count,
-            max_timestamp_ms: batch.max_timestamp_ms,
-            leader_epoch: batch.leader_epoch,
-            kind: FrameKind::Batch,
-            payload_crc,
         }
     }
 
@@ -104,11 +94,7 @@ impl FrameContent {
         Self {
             payload: Parts::Several(frame.parts().to_vec()),
             frame_len: frame.frame_len(),
-            record_count: frame.record_count(),
-            max_timestamp_ms: frame.max_timestamp_ms(),
-            leader_epoch: frame.leader_epoch(),
-            kind: frame.kind(),
-            payload_crc: frame.payload_crc(),
+            summary: frame.summary(),
         }
     }
 }
@@ -125,23 +111,7 @@ impl Framed for FrameContent {
         self.frame_len
     }
 
-    fn record_count(&self) -> u32 {
-        self.record_count
-    }
-
-    fn max_timestamp_ms(&self) -> i64 {
-        self.max_timestamp_ms
-    }
-
-    fn leader_epoch(&self) -> u32 {
-        self.leader_epoch
-    }
-
-    fn kind(&self) -> FrameKind {
-        self.kind
-    }
-
-    fn payload_crc(&self) -> Option<u32> {
-        self.payload_crc
+    fn summary(&self) -> Summary {
+        self.summary
     }
 }

@@ -37,7 +37,7 @@ pub use batch::{ActiveSegment, Batch, ClosedSegment};
 pub use cache::SegmentCache;
 pub use chain::Damage;
 pub use config::{MaintenanceMode, Rotation, SegmentIds, SyncPolicy, WalConfig};
-pub(crate) use framed::{FrameContent, Framed};
+pub(crate) use framed::{FrameContent, Framed, Summary};
 pub use maintenance::Maintenance;
 pub use payload::Payload;
 pub use prepared::{Preparation, Prepared, Preparer};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sq_sim::{FileHandle, FileSystem, create_dir_durably};
 
-use super::ahead::PAGE_LEN;
+use super::ahead::{PAGE_LEN, whole_pages};
 use super::config::SegmentIds;
 use super::maintenance::{Backlog, Chore};
 use super::segment::SEGMENT_HEADER_LEN;
@@ -55,11 +55,6 @@ pub struct Preparer<F: FileSystem> {
     pub(super) backlog: Arc<Backlog>,
     pub(super) state: Arc<LogState>,
     pub(super) reserve: Option<Reserve>,
-}
-
-/// So many bytes and what is left of the last page: writes are padded to its end.
-fn whole_pages(bytes: u64) -> u64 {
-    bytes.checked_next_multiple_of(PAGE_LEN).unwrap_or(bytes)
 }
 
 impl<F: FileSystem> Preparer<F> {

@@ -474,11 +474,8 @@ impl<F: FileSystem> LogReader<F> {
                 return Ok(());
             }
             if frames.len() == frames.capacity() {
-                // As many as there will be if the others are like this one.
                 let behind = segment.extent().bytes.saturating_sub(position);
-                let bytes = usize::try_from(behind).map_or(*left, |behind| behind.min(*left));
-                let more = bytes.checked_div(len).unwrap_or(0);
-                frames.reserve(more.clamp(1, MAX_RESERVED));
+                frames.reserve(more_like(len, behind, *left));
             }
             *left = left.saturating_sub(len);
             frames.push(frame.into());
@@ -530,6 +527,14 @@ impl<F: FileSystem> LogReader<F> {
             evidence: Evidence::Readable(segment.extent().end_offset),
         }))
     }
+}
+
+/// For how many frames to make room if the others are like one of `len` bytes, with so many bytes `behind`
+/// it in the segment and so many `left` of the answer.
+fn more_like(len: usize, behind: u64, left: usize) -> usize {
+    let bytes = usize::try_from(behind).map_or(left, |behind| behind.min(left));
+    let more = bytes.checked_div(len).unwrap_or(0);
+    more.clamp(1, MAX_RESERVED)
 }
 
 /// How much to read for so many bytes of payload, in frames like one with so much of it. Where that is not

@@ -305,8 +305,8 @@ impl Drop for Tail {
 
 #[cfg(test)]
 mod tests {
+    use super::super::written::header_at;
     use super::*;
-    use crate::frame::{FrameHeader, FrameKind};
     use bytes::BytesMut;
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -316,17 +316,7 @@ mod tests {
         let mut bytes = BytesMut::new();
         let mut frames = Vec::new();
         for (len, n) in lens.iter().zip(0..) {
-            let header = FrameHeader {
-                segment_id: 7,
-                base_offset: offset + 2 * n,
-                committed_before: 0,
-                max_timestamp_ms: 0,
-                append_time_ms: 0,
-                record_count: 2,
-                leader_epoch: 0,
-                ordinal: 0,
-                kind: FrameKind::Batch,
-            };
+            let header = header_at(offset + 2 * n);
             frames.push((bytes.len() as u64, header));
             header
                 .encode_whole(&[vec![0; *len].into()], &mut bytes)

@@ -328,10 +328,11 @@ impl<F: FileSystem> WalWriter<F> {
         if bytes > limit {
             return Err(Error::TooLarge { bytes, limit });
         }
-        if frame.record_count() == 0 {
+        let records = frame.summary().record_count;
+        if records == 0 {
             return Err(Error::EmptyBatch);
         }
-        match offset.checked_add(u64::from(frame.record_count())) {
+        match offset.checked_add(u64::from(records)) {
             Some(_) => Ok(()),
             None => Err(Error::OffsetsExhausted(offset)),
         }

@@ -159,10 +159,25 @@ impl Reading<'_> {
     }
 }
 
+/// The header of a batch of two records.
+#[cfg(test)]
+pub(super) fn header_at(base_offset: u64) -> FrameHeader {
+    FrameHeader {
+        segment_id: 7,
+        base_offset,
+        committed_before: 0,
+        max_timestamp_ms: 0,
+        append_time_ms: 0,
+        record_count: 2,
+        leader_epoch: 0,
+        ordinal: 0,
+        kind: crate::frame::FrameKind::Batch,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::FrameKind;
     use bytes::BytesMut;
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -173,17 +188,7 @@ mod tests {
         let mut all = BytesMut::new();
         let (mut frames, mut expected) = (Vec::new(), Vec::new());
         for (len, n) in lens.iter().zip(0_u8..) {
-            let header = FrameHeader {
-                segment_id: 7,
-                base_offset: 10 + 2 * u64::from(n),
-                committed_before: 0,
-                max_timestamp_ms: 0,
-                append_time_ms: 0,
-                record_count: 2,
-                leader_epoch: 0,
-                ordinal: 0,
-                kind: FrameKind::Batch,
-            };
+            let header = header_at(10 + 2 * u64::from(n));
             frames.push((500 + all.len() as u64, header));
             let body = vec![n; *len];
             header

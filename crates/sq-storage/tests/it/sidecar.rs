@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 use sq_sim::{Effect, Errno, Fault, OpKind, SyncFailure};
 
-use crate::layer::{Layer, SharedLayer, attach};
+use crate::layer::{Known, Layer, SharedLayer, attach};
 use crate::oracle::Oracle;
 use crate::support::{DIR, Machine, Stop, Writer, block_on, is_crash, segment, value};
 
@@ -283,6 +283,23 @@ fn a_sidecar_goes_with_its_segment() {
     });
 }
 
+/// Ends a log and opens it again, three times: the layer above knows all of it each time.
+async fn comes_back(machine: &Machine, case: Case, stop: Stop, known: &[Known], what: &str) {
+    let Case {
+        log, mut oracle, ..
+    } = case;
+    drop(log);
+    for _ in 0..3 {
+        stop.strike(&machine.fs);
+        let (case, layer) = Case::open(machine, oracle).await;
+        assert_eq!(layer.frames, known, "{stop:?}, {what}");
+        case.log.removal().run().await.unwrap();
+        // The manifest, written anew, forgets what is gone.
+        case.log.close().await.unwrap();
+        oracle = case.oracle;
+    }
+}
+
 #[test]
 fn what_only_purged_segments_knew_comes_back() {
     // Retention removed all but the segment that was being written, and with the next restart a broker
@@ -302,19 +319,7 @@ fn what_only_purged_segments_knew_comes_back() {
                     let hit = is_crash(&machine.fs);
                     assert!(hit || (purged.is_ok() && removed.is_ok()));
                     machine.fs.crash_after(u64::MAX);
-                    let Case {
-                        log, mut oracle, ..
-                    } = case;
-                    drop(log);
-                    for _ in 0..3 {
-                        stop.strike(&machine.fs);
-                        let (case, layer) = Case::open(&machine, oracle).await;
-                        assert_eq!(layer.frames, known, "{stop:?} after {operations}");
-                        case.log.removal().run().await.unwrap();
-                        // The manifest, written anew, forgets what is gone.
-                        case.log.close().await.unwrap();
-                        oracle = case.oracle;
-                    }
+                    comes_back(&machine, case, stop, &known, &format!("after {operations}")).await;
                     hit
                 });
                 if !hit {
@@ -340,18 +345,7 @@ fn what_a_segment_knew_comes_back_that_was_let_go_of_while_it_took_appends() {
                 case.oracle.advance_start(&mut case.log, end).await.unwrap();
                 case.log.removal().run().await.unwrap();
             }
-            let Case {
-                log, mut oracle, ..
-            } = case;
-            drop(log);
-            for _ in 0..3 {
-                stop.strike(&machine.fs);
-                let (case, layer) = Case::open(&machine, oracle).await;
-                assert_eq!(layer.frames, known, "{stop:?}, removed: {removed}");
-                case.log.removal().run().await.unwrap();
-                case.log.close().await.unwrap();
-                oracle = case.oracle;
-            }
+            comes_back(&machine, case, stop, &known, &format!("removed: {removed}")).await;
         });
     }
 }

@@ -102,6 +102,28 @@ fn a_few_observations_raise_the_slack_and_do_not_lower_it() {
 }
 
 #[test]
+fn what_else_takes_long_raises_the_slack_until_enough_is_observed_and_never_lowers_it() {
+    // Commits that took a millisecond, one for each topic, were taken for observed preparations: with
+    // eight of them a node believed that a file takes no longer to make than that.
+    let mut slack = slack(EXACT);
+    write(&mut slack, Duration::ZERO, 32 * MIB);
+    let left = |observed: usize, hint: Duration| {
+        let mut latencies = latencies(Duration::from_millis(1), observed);
+        for _ in 0..20 {
+            latencies.hint(hint);
+        }
+        CAP - slack.limits(&latencies).soft_bytes
+    };
+    for observed in [0, 3] {
+        assert_eq!(left(observed, Duration::from_millis(1)), CAP / 10);
+        assert!(left(observed, Duration::from_millis(500)) > CAP / 2 - MIB);
+    }
+    let known = left(20, Duration::from_millis(1));
+    assert_eq!(left(20, Duration::from_millis(500)), known);
+    assert!(known < CAP / 10);
+}
+
+#[test]
 fn a_long_tail_is_expected_to_be_longer() {
     let mut slack = slack(EXACT);
     write(&mut slack, Duration::ZERO, 8 * MIB);

@@ -49,7 +49,7 @@ impl Group {
             limit: u32::MAX as usize,
         };
         let is_small = parts.iter().all(|part| part.len() <= COPY_BYTES);
-        match frame.payload_crc() {
+        match frame.summary().payload_crc {
             None if is_small => return header.encode_whole(parts, small).map_err(too_large),
             None => header.encode(parts, small),
             Some(crc) => header.encode_summed(frame.frame_len() - FRAME_HEADER_LEN, crc, small),
@@ -92,16 +92,17 @@ impl<F: FileSystem> WalWriter<F> {
             if group.count > 0 && !fits {
                 break;
             }
+            let of = frame.summary();
             let header = FrameHeader {
                 segment_id,
                 base_offset: group.end_offset,
                 committed_before: group.committed_before,
-                max_timestamp_ms: frame.max_timestamp_ms(),
+                max_timestamp_ms: of.max_timestamp_ms,
                 append_time_ms,
-                record_count: frame.record_count(),
-                leader_epoch: frame.leader_epoch(),
+                record_count: of.record_count,
+                leader_epoch: of.leader_epoch,
                 ordinal,
-                kind: frame.kind(),
+                kind: of.kind,
             };
             group.add(&header, frame, &mut small)?;
             group.headers.push((position, header));
