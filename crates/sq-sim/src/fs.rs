@@ -150,6 +150,13 @@ pub trait FileHandle: Debug + Send + Sync {
     async fn write_and_sync_at(&self, offset: u64, data: &[Bytes])
     -> Result<(), DurableWriteError>;
 
+    /// Says that the next [`write_and_sync_at`](Self::write_and_sync_at) is going to be at `offset`, and
+    /// what its page of the file holds in front of that, so that it finds done what a first write would
+    /// have to do. A hint: nothing is written, and whoever gives none gets the same bytes.
+    async fn expect_write_at(&self, offset: u64, before: Bytes) {
+        let _ = (offset, before);
+    }
+
     /// Makes the file's bytes and its length durable (`fdatasync`).
     async fn sync_data(&self) -> io::Result<()>;
 

@@ -98,8 +98,14 @@ impl ServeArgs {
     }
 
     async fn serve(self) -> Result<(), ServeError> {
-        let fs = Arc::new(OsFileSystem::blocking_pool());
-        let config = self.settings(&fs).await?;
+        let config = self.settings(&OsFileSystem::blocking_pool()).await?;
+        let disk = |disk: OsFileSystem| {
+            Arc::new(if config.direct_writes {
+                disk.with_direct_writes()
+            } else {
+                disk
+            })
+        };
         allow_open_files();
         // Before anything is opened: a signal during a long recovery ends it in order, too.
         let stop = stop_signal().map_err(ServeError::Signals)?;
@@ -114,15 +120,11 @@ impl ServeArgs {
         let rng = StdRng::try_from_rng(&mut SysRng)
             .map_err(|error| ServeError::Entropy(error.to_string()))?;
         let threads = AppendThreads::start(APPEND_THREADS).map_err(ServeError::Threads)?;
-        let disk = OsFileSystem::inline();
         let surroundings = Surroundings {
-            fs,
+            // A successor, too, is prepared past the cache that its appends go past.
+            fs: disk(OsFileSystem::blocking_pool()),
             appends: Appends {
-                fs: Arc::new(if config.direct_writes {
-                    disk.with_direct_writes()
-                } else {
-                    disk
-                }),
+                fs: disk(OsFileSystem::inline()),
                 executor: Executor::Threads(threads),
             },
             clock: Arc::new(SystemClock),

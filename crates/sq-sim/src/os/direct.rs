@@ -62,7 +62,8 @@ struct Ring {
     most: usize,
 }
 
-/// The page that the last direct write ended with, as far as nothing else was written since.
+/// What is known of the page that the next direct write begins in, as far as nothing else was written
+/// since: most begin in the one that the last ended with.
 #[derive(Debug, Default)]
 struct LastPage {
     start: u64,
@@ -157,6 +158,18 @@ impl Direct {
     /// Something else writes to the file.
     pub(super) fn forget(&self) {
         lock(&self.0.access).last.bytes = Vec::new();
+    }
+
+    /// Opens the descriptor for a write at `offset`, in a page that holds `before` in front of that.
+    pub(super) fn expect(&self, file: impl AsFd, offset: u64, before: &[u8]) {
+        let mut access = lock(&self.0.access);
+        let is_known = usize::try_from(offset % PAGE as u64) == Ok(before.len());
+        if access.descriptor(&self.0, file).is_some() && is_known {
+            access.last = LastPage {
+                start: offset - before.len() as u64,
+                bytes: before.to_vec(),
+            };
+        }
     }
 
     /// Writes all of `data`, which has to end where a page does; `false` if it doesn't, or the file
@@ -288,6 +301,40 @@ mod tests {
         let failed = direct.write(&file, 100, &of(2, PAGE - 100));
         assert!(failed.is_err());
         assert!(lock(&direct.0.access).last.bytes.is_empty());
+    }
+
+    /// The first write to a file that others had made ready opened it anew and read its first page back:
+    /// who crossed to the next segment of a log waited for that.
+    #[test]
+    fn a_write_that_is_expected_finds_its_page_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = calls::open(&dir.path().join("a"), OFlags::RDWR | OFlags::CREATE).unwrap();
+        calls::write(&file, 0, &of(1, 2 * PAGE)).unwrap();
+        let expecting = |offset: u64, before: usize| {
+            let direct = Direct::default();
+            // Not what the file holds, so that it shows whether that was read.
+            direct.expect(&file, offset, &vec![2; before]);
+            direct
+        };
+        let direct = expecting(PAGE as u64 + 100, 100);
+        if is_open(&direct) {
+            let written = direct.write(&file, PAGE as u64 + 100, &of(3, PAGE - 100));
+            assert!(written.unwrap());
+            let content = calls::read(&file, 0, usize::MAX).unwrap();
+            assert_eq!(
+                content,
+                [vec![1; PAGE], vec![2; 100], vec![3; PAGE - 100]].concat()
+            );
+            // Elsewhere, or with another length than what is in front of it, nothing is known.
+            for (offset, before) in [(100, 100), (PAGE + 100, 99)] {
+                calls::write(&file, 0, &of(1, 2 * PAGE)).unwrap();
+                let direct = expecting(offset as u64, before);
+                let written = direct.write(&file, PAGE as u64 + 100, &of(3, PAGE - 100));
+                assert!(written.unwrap() && is_open(&direct));
+                let content = calls::read(&file, 0, usize::MAX).unwrap();
+                assert_eq!(content, [vec![1; PAGE + 100], vec![3; PAGE - 100]].concat());
+            }
+        }
     }
 
     fn is_open(direct: &Direct) -> bool {

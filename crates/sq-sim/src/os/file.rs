@@ -132,6 +132,19 @@ impl FileHandle for OsHandle {
         }
     }
 
+    async fn expect_write_at(&self, offset: u64, before: Bytes) {
+        if !self.file.writes_directly {
+            return;
+        }
+        // What can't be made ready is met by the write.
+        let _ = self
+            .run(move |f| {
+                f.direct.expect(&f.fd, offset, &before);
+                Ok(())
+            })
+            .await;
+    }
+
     async fn sync_data(&self) -> io::Result<()> {
         self.run(OsFile::sync_data).await
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sq_sim::{Clock, FileSystem};
+use sq_sim::{Clock, FileHandle, FileSystem};
 use tokio::sync::{MutexGuard, Notify};
 use tokio::time::Instant;
 
@@ -42,12 +42,15 @@ pub(super) enum Chore {
     Name(Arc<Segment>),
     /// Remove a prepared file that nobody wants any more.
     Discard(PathBuf),
-    /// Cut the file of a segment that takes no further write down to its first `length` bytes.
+    /// Close the file of a segment that takes no further write, and cut it down to its first `length` bytes.
     Trim {
         /// The segment.
         segment: Arc<Segment>,
         /// The bytes of its header and frames, a last mark included.
         length: u64,
+        /// What it was written through: the first append to the next segment would wait for the system to
+        /// close that.
+        written_through: WrittenThrough,
     },
     /// Write the index of a segment that takes no more records, and let go of it in memory.
     WriteIndex(Arc<Segment>, SegmentCache),
@@ -60,12 +63,23 @@ pub(super) enum Chore {
     ListSealed(Arc<Segment>),
 }
 
+/// A handle that is closed once, by whoever gets to it first.
+pub(super) type WrittenThrough = Arc<Mutex<Option<Box<dyn FileHandle>>>>;
+
 impl Chore {
     async fn run<F: FileSystem>(&self, fs: &F) -> Result<()> {
         match self {
             Self::Name(segment) => name(fs, segment).await,
             Self::Discard(path) => discard(fs, path).await,
-            Self::Trim { segment, length } => trim(fs, &segment.path, *length).await,
+            Self::Trim {
+                segment,
+                length,
+                written_through,
+            } => {
+                let file = lock(written_through).take();
+                drop(file);
+                trim(fs, &segment.path, *length).await
+            }
             Self::WriteIndex(segment, cache) => {
                 write_index(fs, segment, cache).await;
                 Ok(())

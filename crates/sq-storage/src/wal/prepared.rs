@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sq_sim::{FileHandle, FileSystem, create_dir_durably};
+use sq_sim::{DurableWriteError, FileHandle, FileSystem, create_dir_durably};
 
 use super::ahead::{PAGE_LEN, whole_pages};
 use super::config::SegmentIds;
@@ -21,8 +21,8 @@ use super::zeroing::{Held, Zeroing};
 use crate::error::{Error, Result};
 use crate::reserve::Reserve;
 
-/// A write of a whole page leaves the page in the cache, so that the first frame, which shares it,
-/// need not read it back.
+/// A whole page is written, so that the first frame, which shares it, need not read it back: it is in the
+/// cache then, or, where writes go past that, not in there, from where it would have to be removed.
 const FIRST_PAGE_LEN: usize = 4096;
 
 /// The name of the prepared file of segment `id`.
@@ -187,7 +187,10 @@ impl<F: FileSystem> Preparation<F> {
         synced.map_err(Error::io("sync", dir))?;
         // Last, so that the writer's handle has seen no failed operation.
         let opened = self.append_fs.open(path).await;
-        opened.map_err(Error::io("open", path))
+        let opened = opened.map_err(Error::io("open", path))?;
+        let header = Bytes::copy_from_slice(&self.header);
+        opened.expect_write_at(header.len() as u64, header).await;
+        Ok(opened)
     }
 
     /// Creates the file; one that an earlier attempt left is another file, which may still be written.
@@ -208,8 +211,10 @@ impl<F: FileSystem> Preparation<F> {
         }
         let mut page = self.header.to_vec();
         page.resize(FIRST_PAGE_LEN, 0);
-        file.write_at(0, &[Bytes::from(page)]).await?;
-        file.sync_all().await
+        let written = file.write_and_sync_at(0, &[Bytes::from(page)]).await;
+        written.map_err(|error| match error {
+            DurableWriteError::Write(error) | DurableWriteError::Sync(error) => error,
+        })
     }
 }
 

@@ -141,7 +141,11 @@ impl<F: FileSystem> WalWriter<F> {
             report: recovered.report,
         };
         for (segment, length) in recovered.untrimmed {
-            writer.backlog.push(Chore::Trim { segment, length });
+            writer.backlog.push(Chore::Trim {
+                segment,
+                length,
+                written_through: Arc::default(),
+            });
         }
         if let Some(retired) = recovered.retired {
             let cache = writer.config.segment_cache.clone();

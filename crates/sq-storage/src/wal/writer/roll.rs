@@ -1,7 +1,7 @@
 //! From one segment to the next: opening, ending, sealing.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -229,9 +229,12 @@ impl<F: FileSystem> WalWriter<F> {
     /// Lets go of the active segment, all of whose records are durable.
     pub(super) fn fill_active(&mut self) {
         let length = self.segment_position;
-        if let (Some(_), Some(segment)) = (self.active_segment.take(), &self.segment) {
-            let segment = Arc::clone(segment);
-            self.backlog.push(Chore::Trim { segment, length });
+        if let (Some(file), Some(segment)) = (self.active_segment.take(), &self.segment) {
+            self.backlog.push(Chore::Trim {
+                segment: Arc::clone(segment),
+                length,
+                written_through: Arc::new(Mutex::new(Some(file))),
+            });
         }
         self.retire();
     }
