@@ -2,11 +2,15 @@
 //! they are.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sq_sim::{
-    Effect, Errno, Fault, FileSystem as _, Keep, OpKind, PathPattern, SyncFailure, poll_n_then_drop,
+    Effect, Errno, Fault, FileSystem as _, Keep, OpKind, OsFileSystem, PathPattern, SyncFailure,
+    poll_n_then_drop,
 };
-use sq_storage::{Action, Error, Evidence, Rotation};
+use sq_storage::{
+    Action, Error, Evidence, MaintenanceMode, Rotation, TopicName, WalConfig, WalWriter,
+};
 
 use crate::damage::{file, frame};
 use crate::oracle::Oracle;
@@ -36,7 +40,7 @@ fn a_successor_that_cannot_be_made_leaves_the_segment_as_it_is() {
         OpKind::Allocate,
         OpKind::ZeroRange,
         OpKind::WriteAt,
-        OpKind::SyncAll,
+        OpKind::SyncData,
         OpKind::SyncDir,
         OpKind::Open,
     ] {
@@ -136,6 +140,39 @@ fn a_file_is_closed_behind_the_append_that_goes_on_in_the_next() {
         log.maintenance().run().await.unwrap();
         assert_eq!(machine.fs.open_files(), open - 1);
         oracle.check(&log).await;
+    });
+}
+
+/// The first frame shares its page with the header, which a direct write writes again as it was told.
+#[test]
+fn a_successor_that_is_written_past_the_cache_keeps_its_header() {
+    block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || async {
+            let mut config = WalConfig::new(dir.path());
+            config.maintenance = MaintenanceMode::Inline;
+            let fs = Arc::new(OsFileSystem::inline().with_direct_writes());
+            let topic = TopicName::new("orders").unwrap();
+            WalWriter::new(fs, config, topic, 7).await.unwrap()
+        };
+        let mut log = open().await;
+        for n in 0..4_u8 {
+            log.append(None, &[n; 100], &[], 0).await.unwrap();
+            log.append(None, &[n; 5000], &[], 0).await.unwrap();
+            let prepared = log.preparation(None).run().await.unwrap();
+            log.arm(prepared).unwrap();
+            assert!(log.switch());
+        }
+        log.append(None, b"last", &[], 0).await.unwrap();
+        drop(log);
+        let log = open().await;
+        let report = log.recovery_report();
+        assert_eq!(
+            (&report.damage[..], &report.set_aside[..]),
+            (&[][..], &[][..])
+        );
+        assert_eq!(log.reader().segments().len(), 5);
+        assert_eq!(log.next_offset(), 9);
     });
 }
 
