@@ -265,6 +265,12 @@ impl<F: FileSystem> MetaLog<F> {
         self.inner.machine.watch()
     }
 
+    /// The last entry of the log that is in the state.
+    #[cfg(test)]
+    pub(crate) fn applied_index(&self) -> Option<u64> {
+        self.inner.machine.applied_index()
+    }
+
     /// Stops the log, so that the next start has nothing to find out. Without it the next start finds
     /// out: nothing is lost.
     pub async fn shut_down(&self) {

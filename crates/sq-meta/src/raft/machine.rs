@@ -51,6 +51,12 @@ impl Machine {
         self.inner.state.subscribe()
     }
 
+    /// The last entry that was applied.
+    #[cfg(test)]
+    pub(crate) fn applied_index(&self) -> Option<u64> {
+        self.position().applied.map(|id| id.index)
+    }
+
     fn position(&self) -> MutexGuard<'_, Position> {
         let position = self.inner.position.lock();
         position.unwrap_or_else(PoisonError::into_inner)

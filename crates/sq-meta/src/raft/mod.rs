@@ -46,6 +46,13 @@ use vote_file::VoteFile;
 
 use crate::command::{Applied, Command, Refusal};
 
+#[cfg(not(test))]
+type Runtime = openraft::TokioRuntime;
+
+/// The same; under a seed where a test gives one.
+#[cfg(test)]
+type Runtime = tests::runtime::SeededRuntime;
+
 openraft::declare_raft_types!(
     /// What openraft is told to work with.
     pub(crate) Types:
@@ -54,6 +61,7 @@ openraft::declare_raft_types!(
         NodeId = u64,
         Node = openraft::BasicNode,
         SnapshotData = ::bytes::Bytes,
+        AsyncRuntime = Runtime,
 );
 
 /// What came of an entry of the log.
