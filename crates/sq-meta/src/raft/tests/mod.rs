@@ -9,3 +9,4 @@ mod reopening;
 pub(crate) mod runtime;
 mod suite;
 mod support;
+mod voters;

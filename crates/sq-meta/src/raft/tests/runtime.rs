@@ -22,6 +22,7 @@ use std::time::Duration;
 use openraft::{AsyncRuntime, TokioRuntime};
 use rand_core::RngCore;
 use sq_sim::{Clock, SystemClock};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -231,5 +232,35 @@ impl AsyncRuntime for SeededRuntime {
 
     fn oneshot<T: Send>() -> (Self::OneshotSender<T>, Self::OneshotReceiver<T>) {
         TokioRuntime::oneshot()
+    }
+}
+
+#[test]
+fn a_wait_that_is_over_comes_before_what_is_sent_because_of_the_time() {
+    // As in openraft: a timer that wakes the core, which sends to a replication that waits.
+    let wait = Duration::from_millis(500);
+    for seed in 0..100 {
+        let is_over = run(seed, async {
+            let (to_core, mut core) = mpsc::unbounded_channel();
+            let (to_replication, mut replication) = mpsc::unbounded_channel();
+            spawn(async move {
+                while let Some(()) = core.recv().await {
+                    // It may have taken the other branch, and be gone.
+                    let _ = to_replication.send(());
+                }
+            });
+            spawn(async move {
+                SeededRuntime::sleep(wait).await;
+                to_core.send(()).unwrap();
+            });
+            let waits = spawn(async move {
+                tokio::select! {
+                    () = SeededRuntime::sleep(wait) => true,
+                    _ = replication.recv() => false,
+                }
+            });
+            waits.await.unwrap()
+        });
+        assert!(is_over, "seed {seed}");
     }
 }
