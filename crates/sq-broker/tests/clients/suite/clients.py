@@ -25,6 +25,8 @@ class Kind:
     creates: bool = True
     # Without one to delete records, it is not tried.
     purges: bool = True
+    # Whether it tells the low watermark that the broker answers a deletion with.
+    tells_watermark: bool = True
     # Who reads from the end and who from the start: itself, unless it can read only as a group's member.
     tail_reader: str = ""
     start_reader: str = ""
@@ -47,8 +49,7 @@ KINDS = {
             creates=False,
             purges=False,
         ),
-        # It is librdkafka, whose deletions confluent-kafka shows.
-        Kind("rdkafka", (str(RDKAFKA_TARGET / "release" / "sq-client-rdkafka"),), purges=False),
+        Kind("rdkafka", (str(RDKAFKA_TARGET / "release" / "sq-client-rdkafka"),)),
         Kind("confluent-kafka", _python("confluent_client.py")),
         Kind(
             "kafka-python",
@@ -65,8 +66,7 @@ KINDS = {
             Traits(null_header_values=False, repeated_headers=False),
             tail_reader="confluent-kafka",
             start_reader="java",
-            # Its admin interface does not say what the broker answered.
-            purges=False,
+            tells_watermark=False,
         ),
     )
 }

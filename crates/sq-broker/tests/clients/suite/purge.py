@@ -33,8 +33,9 @@ class Purge:
             said = self._client(self.kind, "purge", str(offset)).watermarks
             self.broker.kill()
             self.broker.start()
-            if said != [start]:
-                problems.append(f"up to {offset}: the answer is {said}, expected {start}")
+            expected = [start] if self.kind.tells_watermark else []
+            if said != expected:
+                problems.append(f"up to {offset}: the answer is {said}, expected {expected}")
             problems += self._begins_at(start)
         return problems
 

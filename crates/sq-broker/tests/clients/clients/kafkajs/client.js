@@ -73,6 +73,15 @@ async function remove(bootstrap, topic) {
   await admin.disconnect()
 }
 
+async function purge(bootstrap, topic, offset) {
+  const admin = connect(bootstrap).admin()
+  await admin.connect()
+  // It looks for the leader in metadata that it has already, and loads none itself.
+  await admin.fetchTopicMetadata({ topics: [topic] })
+  await admin.deleteTopicRecords({ topic, partitions: [{ partition: 0, offset }] })
+  await admin.disconnect()
+}
+
 async function produce(bootstrap, topic, codec, idempotent) {
   await zstd.init()
   const producer = connect(bootstrap).producer({
@@ -110,8 +119,9 @@ async function produce(bootstrap, topic, codec, idempotent) {
 }
 
 const [command, ...words] = process.argv.slice(2)
-const commands = { create, delete: remove, produce }
+const commands = { create, delete: remove, purge, produce }
 commands[command](...words).catch(error => {
   console.error(error)
-  process.exitCode = 1
+  // Of itself the process would not end before its connections do.
+  process.exit(1)
 })

@@ -75,6 +75,22 @@ fn delete(bootstrap: &str, topic: &str) -> Outcome<()> {
     Ok(())
 }
 
+fn purge(bootstrap: &str, topic: &str, offset: &str) -> Outcome<()> {
+    let admin: AdminClient<DefaultClientContext> = base(bootstrap).create()?;
+    let mut offsets = TopicPartitionList::new();
+    offsets.add_partition_offset(topic, 0, Offset::from_raw(offset.parse()?))?;
+    let options = AdminOptions::new().request_timeout(Some(PATIENCE));
+    let answers = block_on(admin.delete_records(&offsets, &options))?;
+    for answer in answers.elements() {
+        answer.error()?;
+        let Offset::Offset(watermark) = answer.offset() else {
+            return Err(format!("the low watermark is {:?}", answer.offset()).into());
+        };
+        println!("W\t{watermark}");
+    }
+    Ok(())
+}
+
 fn produce(bootstrap: &str, topic: &str, codec: &str, idempotent: &str) -> Outcome<()> {
     let idempotent = idempotent == "1";
     let producer: ThreadedProducer<Acks> = base(bootstrap)
@@ -135,10 +151,15 @@ fn consume(bootstrap: &str, topic: &str, from: &str, count: &str) -> Outcome<()>
         .set("group.id", "unused")
         .set("enable.auto.commit", "false")
         .set("enable.partition.eof", "true")
+        .set("auto.offset.reset", "earliest")
         .set("fetch.message.max.bytes", "32768")
         .create()?;
     let (low, high) = consumer.fetch_watermarks(topic, 0, PATIENCE)?;
-    let at = if from == "end" { high } else { low };
+    let at = match from {
+        "end" => high,
+        "lost" => 0,
+        _ => low,
+    };
     let mut assignment = TopicPartitionList::new();
     assignment.add_partition_offset(topic, 0, Offset::Offset(at))?;
     consumer.assign(&assignment)?;
@@ -179,10 +200,11 @@ fn main() -> Outcome<()> {
             create(bootstrap, topic, partitions, &arguments[4..])
         }
         ["delete", bootstrap, topic] => delete(bootstrap, topic),
+        ["purge", bootstrap, topic, offset] => purge(bootstrap, topic, offset),
         ["produce", bootstrap, topic, codec, idempotent] => {
             produce(bootstrap, topic, codec, idempotent)
         }
         ["consume", bootstrap, topic, from, count] => consume(bootstrap, topic, from, count),
-        _ => Err("usage: create|delete|produce|consume BOOTSTRAP TOPIC ...".into()),
+        _ => Err("usage: create|delete|purge|produce|consume BOOTSTRAP TOPIC ...".into()),
     }
 }
