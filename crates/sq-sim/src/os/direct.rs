@@ -379,6 +379,36 @@ mod tests {
         assert!(is_open(&busy) && is_open(&next) && is_open(&idle[8]));
     }
 
+    /// Were those in use only passed over, there would be one more with each file that is opened, for as
+    /// long as all of them are written to in between.
+    #[test]
+    fn where_all_were_used_lately_the_first_of_them_goes() {
+        let mut ring = Ring::new(3);
+        let mut busy: Vec<Direct> = Vec::new();
+        for _ in 0..10 {
+            for direct in &busy {
+                direct.0.is_used.store(true, Ordering::Relaxed);
+            }
+            busy.push(open());
+            ring.admit(&busy.last().unwrap().0);
+            let newest_first: Vec<_> = busy.iter().rev().map(is_open).collect();
+            assert!(newest_first.iter().take(3).all(|is_open| *is_open));
+            assert!(newest_first.iter().skip(3).all(|is_open| !is_open));
+        }
+    }
+
+    /// The bound is of no use to a descriptor that it is not told of.
+    #[test]
+    fn a_descriptor_that_is_opened_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = calls::open(&dir.path().join("a"), OFlags::RDWR | OFlags::CREATE).unwrap();
+        let direct = Direct::default();
+        let takes_it = direct.fd(&file).is_some();
+        let slot = Arc::downgrade(&direct.0);
+        let is_counted = lock(&OPEN).slots.iter().any(|known| known.ptr_eq(&slot));
+        assert_eq!(is_counted, takes_it);
+    }
+
     #[test]
     fn a_file_whose_descriptor_was_closed_is_written_to_as_before() {
         let dir = tempfile::tempdir().unwrap();
