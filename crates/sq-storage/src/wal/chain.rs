@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::manifest::{ManifestContent, Seal};
+use super::manifest::{ManifestContent, ManifestEntry, Seal};
 use super::recovery::{Candidate, UnacknowledgedTail};
 use super::state::Extent;
 use crate::error::{DamageReason, Error, Evidence, Result};
@@ -34,6 +34,8 @@ pub(super) struct Link {
     pub(super) damage: Vec<Damage>,
     /// What stands behind its last record that no one was told about.
     pub(super) tail: Option<UnacknowledgedTail>,
+    /// Whether it holds records that do not count, as another segment begins in front of them.
+    pub(super) is_cut: bool,
 }
 
 /// What a partition's files amount to.
@@ -49,6 +51,8 @@ pub(super) struct Chain {
     pub(super) committed_before: u64,
     /// Segments all of which the log has let go of.
     pub(super) purged: Vec<Link>,
+    /// What the manifest should say of others that are no part of the log any more.
+    pub(super) gone: Vec<ManifestEntry>,
     /// Below this the log has let go of everything.
     purged_to: u64,
 }
@@ -92,6 +96,8 @@ impl Link {
             None => {}
         }
         let damage = holes.into_iter().map(damage).collect();
+        let mut runs = candidate.scan.iter().flat_map(|scan| &scan.runs);
+        let is_cut = runs.any(|run| run.end_offset > bound);
         let tail = adopted.tail_frames.map(|frames| UnacknowledgedTail {
             path: candidate.path.clone(),
             position: extent.bytes,
@@ -104,6 +110,7 @@ impl Link {
             readable_end,
             damage,
             tail,
+            is_cut,
         }
     }
 
@@ -334,7 +341,7 @@ impl Known {
         let frames = scans.map(|s| s.committed_before).max().unwrap_or(0);
         // A segment is listed, and sealed, only when everything before its base, or its end, is
         // durable.
-        let listed = |e: &super::manifest::ManifestEntry| {
+        let listed = |e: &ManifestEntry| {
             let told = e.seal.map_or(e.name.base_offset, |s| s.end_offset);
             told.min(found.limit_of(e.ordinal))
         };

@@ -131,11 +131,12 @@ impl Manifest {
         dir: PathBuf,
         found: &ManifestContent,
         entries: Vec<ManifestEntry>,
+        removed: Vec<ManifestEntry>,
         trash: Arc<Trash>,
     ) -> Self {
         let known = ManifestContent {
             entries,
-            removed: found.removed.clone(),
+            removed,
             log_start: found.log_start,
             truncations: found.truncations.clone(),
             ..ManifestContent::default()

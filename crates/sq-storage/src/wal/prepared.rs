@@ -15,6 +15,7 @@ use sq_sim::{DurableWriteError, FileHandle, FileSystem, create_dir_durably};
 use super::ahead::{PAGE_LEN, whole_pages};
 use super::config::SegmentIds;
 use super::maintenance::{Backlog, Chore};
+use super::removal::Trash;
 use super::segment::SEGMENT_HEADER_LEN;
 use super::state::LogState;
 use super::zeroing::{Held, Zeroing};
@@ -55,6 +56,7 @@ pub struct Preparer<F: FileSystem> {
     pub(super) backlog: Arc<Backlog>,
     pub(super) state: Arc<LogState>,
     pub(super) reserve: Option<Reserve>,
+    pub(super) trash: Arc<Trash>,
 }
 
 impl<F: FileSystem> Preparer<F> {
@@ -63,6 +65,7 @@ impl<F: FileSystem> Preparer<F> {
     pub fn preparation(&self, id: Option<u64>) -> Preparation<F> {
         let id = id.unwrap_or_else(|| self.segment_ids.draw());
         let is_segment = self.state.segments().iter().any(|s| s.id == id);
+        let is_known = is_segment || self.trash.knows_id(id);
         let wanted = ZEROED_WHEN_READY.min(self.zero_ahead_bytes);
         let length = whole_pages(self.length);
         Preparation {
@@ -77,7 +80,7 @@ impl<F: FileSystem> Preparer<F> {
             append_fs: Arc::clone(&self.append_fs),
             backlog: Arc::clone(&self.backlog),
             reserve: self.reserve.clone(),
-            is_taken: is_segment || !self.backlog.claim(id),
+            is_taken: is_known || !self.backlog.claim(id),
         }
     }
 }
@@ -101,7 +104,7 @@ pub struct Preparation<F: FileSystem> {
     pub(super) backlog: Arc<Backlog>,
     /// Room that is no successor's.
     pub(super) reserve: Option<Reserve>,
-    /// Whether a segment or another preparation has the id.
+    /// Whether a segment has the id, or had it, or another preparation.
     pub(super) is_taken: bool,
 }
 

@@ -24,7 +24,7 @@ use super::adoption;
 use super::chain::{Chain, Damage, build_chain};
 use super::config::WalConfig;
 use super::manifest::{
-    self, MANIFEST_NAME, Manifest, ManifestContent, ManifestEntry, Seal, read_manifest,
+    self, MANIFEST_NAME, Manifest, ManifestContent, ManifestEntry, read_manifest,
 };
 use super::replay::Replay;
 use super::rewrite::rewrite;
@@ -32,6 +32,7 @@ use super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentName};
 use super::sidecar::RecoveryVisitor;
 use super::state::{Extent, Segment};
 use crate::error::{DamageReason, Error, Result};
+use crate::reserve::is_out_of_space;
 
 use leftovers::{keep_last_sidecar, remove_leftovers, remove_prepared, set_aside};
 pub(super) use scanned::Scan;
@@ -139,11 +140,21 @@ impl Candidate {
 
     /// What the manifest should say of a segment without a record that is about to be removed.
     fn removed_entry(&self) -> Option<ManifestEntry> {
-        let Extent { end_offset, bytes } = self.empty_extent();
         let entry = self.entry?;
         Some(ManifestEntry {
-            seal: Some(Seal::new(end_offset, bytes)),
+            seal: Some(self.empty_extent().into()),
             ..entry
+        })
+    }
+
+    /// The same of one that is no part of the log any more, as far as it is known which it was.
+    fn gone_entry(&self, extent: Extent) -> Option<ManifestEntry> {
+        let seal = self.entry.and_then(|entry| entry.seal);
+        Some(ManifestEntry {
+            id: self.id()?,
+            ordinal: self.ordinal()?,
+            name: self.name,
+            seal: Some(seal.unwrap_or(extent.into())),
         })
     }
 
@@ -216,7 +227,7 @@ pub(super) async fn recover<F: FileSystem>(
     };
     check_nothing_is_missing(config, place, &names, &found)?;
     let replay = &mut visitor.map(|visitor| Replay::new(visitor, &found));
-    let mut candidates =
+    let (mut candidates, gone) =
         open_candidates(fs, config, place, &names, &found, &mut report, replay).await?;
     let ends = candidates.iter().filter_map(Candidate::readable_end);
     let ends = ends.chain(found.log_start.map(|start| start.offset));
@@ -234,7 +245,8 @@ pub(super) async fn recover<F: FileSystem>(
         .await?;
         candidates.push(candidate);
     }
-    let chain = build_chain(candidates, &found)?;
+    let mut chain = build_chain(candidates, &found)?;
+    chain.gone = gone;
     check_that_the_start_is_known(config, place, &names, &found, &chain)?;
     let unexplained = chain.aside.iter().map(Candidate::found_at);
     for path in unexplained.chain(prepared.unexplained.iter().map(PathBuf::as_path)) {
@@ -257,7 +269,11 @@ pub(super) async fn recover<F: FileSystem>(
         .flat_map(|l| l.damage.iter().cloned())
         .collect();
     let leftovers = chain.empty.iter().map(|c| c.name.base_offset).collect();
+    let is_cut = chain.links.iter().any(|link| link.is_cut);
     let mut recovered = settle(fs, config, place, clock, chain, &found, report).await?;
+    if is_cut {
+        keep_cuts(shared, place, &mut recovered.manifest).await?;
+    }
     recovered.leftover_bases = leftovers;
     remove_leftovers(shared, place, &names, &mut recovered).await;
     remove_prepared(fs, place, prepared.empty, &mut recovered.report).await;
@@ -298,6 +314,23 @@ fn check_nothing_is_missing(
     }
 }
 
+/// Makes durable that records do not count which another segment begins in front of. What that segment holds
+/// may be nothing but what is left of a torn write, in the page cache only: with it gone, they would be back.
+/// A full disk keeps no log from being opened.
+async fn keep_cuts<F: FileSystem>(
+    fs: &Arc<F>,
+    place: &Place,
+    manifest: &mut Manifest,
+) -> Result<()> {
+    match manifest.make_durable(fs).await {
+        Err(error) if is_out_of_space(&error) => {
+            tracing::warn!(dir = %place.dir.display(), %error, "not noted where segments end");
+            Ok(())
+        }
+        written => written.map_err(Error::io("write", place.dir.join(MANIFEST_NAME))),
+    }
+}
+
 /// Where no segment is left, the manifest alone says which offsets were given out.
 fn check_that_the_start_is_known(
     config: &WalConfig,
@@ -323,6 +356,8 @@ fn present(names: &[(OsString, u64)]) -> HashSet<SegmentName> {
         .collect()
 }
 
+/// The segments of which something may count, and what the manifest should say of those that were looked at
+/// and are no part of the log any more.
 async fn open_candidates<F: FileSystem>(
     fs: &F,
     config: &WalConfig,
@@ -331,10 +366,10 @@ async fn open_candidates<F: FileSystem>(
     found: &ManifestContent,
     report: &mut RecoveryReport,
     replay: &mut Option<Replay<'_>>,
-) -> Result<Vec<Candidate>> {
+) -> Result<(Vec<Candidate>, Vec<ManifestEntry>)> {
     let listed = found.by_name();
     let removed: HashMap<_, _> = found.removed.iter().map(|e| (e.name, e.id)).collect();
-    let mut candidates = Vec::new();
+    let (mut candidates, mut gone_entries) = (Vec::new(), Vec::new());
     for (file_name, len) in names {
         let Some(name) = SegmentName::parse(file_name) else {
             continue;
@@ -374,6 +409,7 @@ async fn open_candidates<F: FileSystem>(
         let is_void = void.is_some() && candidate.scan.as_ref().is_some_and(|s| s.first.is_none());
         let limit = candidate.ordinal().map(|ordinal| found.limit_of(ordinal));
         if is_void || limit.is_some_and(|limit| name.base_offset >= limit) {
+            gone_entries.extend(candidate.gone_entry(candidate.empty_extent()));
             report.to_remove.push(candidate.path);
             continue;
         }
@@ -394,7 +430,7 @@ async fn open_candidates<F: FileSystem>(
             scan: None,
         });
     }
-    Ok(candidates)
+    Ok((candidates, gone_entries))
 }
 
 /// Writes again in place what nothing proves durable, and syncs it and the names.

@@ -80,6 +80,8 @@ struct TrashState {
     /// Names that the log used. They are not used again while the process lives: an operation on the
     /// old file may still be under way.
     names: HashSet<SegmentName>,
+    /// Ids that the manifest knew, or knows. It can't tell two segments with the same id apart.
+    ids: HashSet<u64>,
     has_ended: bool,
 }
 
@@ -99,6 +101,7 @@ impl Trash {
         {
             let mut state = lock(&trash.state);
             state.names = removed.iter().map(|e| e.name).collect();
+            state.ids = removed.iter().map(|e| e.id).collect();
             let condemned = |(path, id): &(PathBuf, Option<u64>)| Condemned {
                 path: path.clone(),
                 id: *id,
@@ -121,11 +124,21 @@ impl Trash {
         lock(&self.state).names.contains(&name)
     }
 
-    /// Notes names that are not to be used again.
+    /// Whether a segment had this id whose file may still be there.
+    pub(super) fn knows_id(&self, id: u64) -> bool {
+        lock(&self.state).ids.contains(&id)
+    }
+
+    /// Notes names and ids that are not to be used again.
     pub(super) fn reserve(&self, removed: &[ManifestEntry]) {
-        lock(&self.state)
-            .names
-            .extend(removed.iter().map(|e| e.name));
+        let mut state = lock(&self.state);
+        state.names.extend(removed.iter().map(|e| e.name));
+        state.ids.extend(removed.iter().map(|e| e.id));
+    }
+
+    /// Notes ids that are not to be used again.
+    pub(super) fn reserve_ids(&self, ids: impl Iterator<Item = u64>) {
+        lock(&self.state).ids.extend(ids);
     }
 
     /// Takes out of a list the segments whose files are gone.

@@ -58,6 +58,9 @@ struct Log {
     layer: SharedLayer,
 }
 
+/// How a life begins: from a seed, of so many steps, with such habits.
+type Begin = fn(u64, usize, Habits) -> Life;
+
 /// One machine's life.
 struct Life {
     rng: StdRng,
@@ -564,13 +567,15 @@ pub(crate) fn survives_with_successors(seed: u64, habits: Habits) -> bool {
 }
 
 /// Lives through one seed; on a failure, says which, and what the disk was asked to do.
-fn live(seed: u64) -> usize {
-    let mut life = Life::new(seed, steps_of(seed), Habits::default());
+fn live(seed: u64, begin: Begin) -> usize {
+    let mut life = begin(seed, steps_of(seed), Habits::default());
     let fs = life.machine.fs.clone();
     let lived = catch_unwind(AssertUnwindSafe(|| block_on(life.live())));
     if let Err(cause) = lived {
         let mut tail = String::new();
-        for op in fs.trace().iter().rev().take(60).rev() {
+        let trace = fs.trace();
+        let shown = number("SQ_TRACE").map_or(60, |n| usize::try_from(n).unwrap());
+        for op in trace.iter().skip(trace.len().saturating_sub(shown)) {
             let _ = writeln!(tail, "  {op}");
         }
         println!("the last operations:\n{tail}seed {seed} failed; to see it again:");
@@ -580,22 +585,35 @@ fn live(seed: u64) -> usize {
     life.steps
 }
 
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|n| n.parse().ok())
+}
+
 fn seeds() -> Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
     match (number("SQ_SEED"), number("SQ_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
         (None, seeds) => 0..seeds.unwrap_or(500),
     }
 }
 
-/// `SQ_SEED` lives through that one seed, `SQ_SEEDS` through so many.
-#[test]
-fn nothing_acknowledged_is_lost_and_nothing_is_invented() {
+fn live_all(begin: Begin) {
     let seeds = seeds();
     let (count, expected) = (seeds.end - seeds.start, seeds.clone().map(steps_of).sum());
-    let steps: usize = seeds.map(live).sum();
+    let steps: usize = seeds.map(|seed| live(seed, begin)).sum();
     println!("{steps} steps, {count} seeds");
     assert_eq!(steps, expected);
+}
+
+/// `SQ_SEED` lives through that one seed, `SQ_SEEDS` through so many; of one that fails the last operations
+/// are shown, or the last `SQ_TRACE`.
+#[test]
+fn nothing_acknowledged_is_lost_and_nothing_is_invented() {
+    live_all(Life::new);
+}
+
+#[test]
+fn nothing_is_lost_or_invented_where_every_segment_was_prepared() {
+    live_all(Life::of_successors);
 }
 
 #[test]

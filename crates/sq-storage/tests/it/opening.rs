@@ -6,13 +6,15 @@ use std::pin::pin;
 
 use bytes::{Bytes, BytesMut};
 use sq_sim::{
-    Effect, EntryFate, Errno, Fault, Keep, OpKind, PathPattern, PowerLoss, SectorFate, SyncFailure,
+    Effect, EntryFate, Errno, Fault, FileSystem as _, Keep, OpKind, PathPattern, PowerLoss,
+    SectorFate, SyncFailure,
 };
 use sq_storage::frame::{FrameHeader, FrameKind};
 use sq_storage::{Action, Batch};
 
+use crate::damage::{file, frame};
 use crate::oracle::Oracle;
-use crate::support::{DIR, Machine, block_on, segment, value};
+use crate::support::{DIR, Machine, block_on, segment, value, values};
 
 fn manifest() -> PathBuf {
     format!("{DIR}/manifest").into()
@@ -420,5 +422,43 @@ fn an_end_that_only_the_manifest_tells_is_durable_before_it_is_told() {
                 break;
             }
         }
+    }
+}
+
+#[test]
+fn an_end_that_only_a_torn_file_tells_is_durable_before_it_is_told() {
+    // The sync of an append failed, and the append of the next file was torn: after a process crash the log
+    // ended where that file begins, though there was nothing in it but a piece of a frame that was never
+    // synced. After a power loss the file was empty, nothing ended the one in front of it, and the record
+    // whose append had failed was back behind the end that had been told.
+    for torn in [4, 20, 70] {
+        block_on(async {
+            let mut machine = Machine::new(10);
+            // The frames are from 1970.
+            machine.config.max_segment_age = std::time::Duration::MAX;
+            let frames = (0..3).map(|n| frame(1, 0, n, n, &value(n)));
+            machine.fs.write_file(segment(0), file(frames)).unwrap();
+            let next = file([]);
+            machine.fs.write_file(segment(2), next.clone()).unwrap();
+            let piece = frame(2, 1, 2, 2, &value(9));
+            let fs = machine.fs.for_this_process();
+            let torn_file = fs.open(&segment(2)).await.unwrap();
+            let piece = Bytes::copy_from_slice(&piece[..torn]);
+            torn_file
+                .write_at(next.len() as u64, &[piece])
+                .await
+                .unwrap();
+            machine.fs.process_crash();
+            for _ in 0..2 {
+                let log = machine.open().await;
+                assert_eq!(log.next_offset(), 2, "{torn}");
+                assert_eq!(values(&log.reader()).await, [value(0), value(1)]);
+                assert_eq!(log.recovery_report().damage, []);
+                drop(log);
+                machine.fs.power_loss(Keep::None);
+            }
+            let mut log = machine.open().await;
+            assert_eq!(log.append(None, b"next", &[], 0).await.unwrap(), 2);
+        });
     }
 }

@@ -856,6 +856,43 @@ fn what_was_let_go_of_while_it_took_appends_goes_once_it_is_closed() {
 }
 
 #[test]
+fn what_opening_found_to_be_gone_stays_so_until_its_file_is() {
+    // A log that began within a segment was truncated to just there: nothing was left of the segment, which
+    // the manifest listed all the same. The next opening left its file to be removed, and the next line of
+    // the manifest did not list it any more, nor that anything had been cut off. After a crash before the
+    // removal, the file's own frames said that what had been cut off was committed, and damage was reported
+    // where the log went on.
+    for stop in Stop::ALL {
+        block_on(async {
+            let machine = Machine::new(513);
+            let mut oracle = Oracle::default();
+            let mut log = machine.open().await;
+            Append(4).apply(&mut log, &mut oracle).await;
+            log.mark().await.unwrap();
+            oracle.purge_to(&mut log, 2).await.unwrap();
+            oracle.truncate_from(&mut log, 2).await.unwrap();
+            for appended in 0..3 {
+                drop(log);
+                stop.strike(&machine.fs);
+                log = machine.open().await;
+                assert_eq!(log.recovery_report().damage, []);
+                assert_eq!(log.recovery_report().to_remove, [segment(0)]);
+                assert_eq!(log.next_offset(), 2 + appended);
+                oracle.check(&log).await;
+                Append(1).apply(&mut log, &mut oracle).await;
+            }
+            log.removal().run().await.unwrap();
+            assert_eq!(machine.segments(), [segment(2)]);
+            // What is gone need not be listed for ever.
+            oracle.advance_start(&mut log, 3).await.unwrap();
+            let manifest = machine.fs.read_file(MANIFEST).unwrap();
+            let content = ManifestContent::decode(&manifest);
+            assert_eq!((content.removed.len(), content.truncations.len()), (0, 0));
+        });
+    }
+}
+
+#[test]
 fn a_log_that_nothing_was_appended_to_can_begin_anywhere() {
     // A replica that begins where another's snapshot ends purged its empty log up to there, and got an
     // error: the directory for the manifest that says so did not exist.

@@ -10,8 +10,9 @@ use sq_sim::{Clock, FileHandle, FileSystem};
 use super::super::chain::{Chain, Link};
 use super::super::config::WalConfig;
 use super::super::maintenance::write_index;
-use super::super::manifest::{Manifest, ManifestContent, ManifestEntry};
+use super::super::manifest::{Manifest, ManifestContent, ManifestEntry, Seal};
 use super::super::removal::Trash;
+use super::super::segment::SEGMENT_HEADER_LEN;
 use super::super::state::Segment;
 use super::{Candidate, Place, Recovered, RecoveredActive, RecoveryReport, Scan};
 use crate::error::{Error, Result};
@@ -28,6 +29,7 @@ pub(super) async fn settle<F: FileSystem>(
 ) -> Result<Recovered> {
     let (start, next_offset) = (chain.start_offset(), chain.end_offset());
     let mut next_ordinal = next_ordinal(&chain, found);
+    let removed = removed_entries(&chain, found);
     let mut entries: Vec<_> = chain
         .empty
         .iter()
@@ -67,8 +69,7 @@ pub(super) async fn settle<F: FileSystem>(
             retired = Some(Arc::clone(segment));
         }
     }
-    let by_path: HashMap<_, _> = found
-        .removed
+    let by_path: HashMap<_, _> = removed
         .iter()
         .map(|e| (place.dir.join(e.name.file_name()), e.id))
         .collect();
@@ -76,8 +77,9 @@ pub(super) async fn settle<F: FileSystem>(
     let files: Vec<_> = files
         .map(|path| (path.clone(), by_path.get(&path).copied()))
         .collect();
-    let trash = Trash::found(&found.removed, &files);
-    let manifest = Manifest::adopt(fs, place.dir.clone(), found, entries, trash).await;
+    let trash = Trash::found(&removed, &files);
+    trash.reserve_ids(found.entries.iter().map(|e| e.id));
+    let manifest = Manifest::adopt(fs, place.dir.clone(), found, entries, removed, trash).await;
     Ok(Recovered {
         segments,
         active,
@@ -90,6 +92,29 @@ pub(super) async fn settle<F: FileSystem>(
         manifest,
         report,
     })
+}
+
+/// What the manifest should say of segments that are no part of the log any more. For as long as their files
+/// may be there it has to list them, and with them the truncations that say what of them is void: what they
+/// hold would count for the next opening, and be evidence of what was cut off.
+fn removed_entries(chain: &Chain, found: &ManifestContent) -> Vec<ManifestEntry> {
+    let mut removed = found.removed.clone();
+    let void = found.entries.iter().filter(|e| found.is_void(e));
+    let void = void.map(|e| ManifestEntry {
+        seal: e.seal.or(Some(Seal::new(
+            e.name.base_offset,
+            SEGMENT_HEADER_LEN as u64,
+        ))),
+        ..*e
+    });
+    let purged = chain.purged.iter();
+    let purged = purged.filter_map(|link| link.candidate.gone_entry(link.extent));
+    for entry in void.chain(purged).chain(chain.gone.iter().copied()) {
+        if removed.iter().all(|e| e.id != entry.id) {
+            removed.push(entry);
+        }
+    }
+    removed
 }
 
 /// A segment of the chain as the manifest should list it and as readers see it, and what is left of

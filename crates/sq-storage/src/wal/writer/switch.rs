@@ -38,6 +38,7 @@ impl<F: FileSystem> WalWriter<F> {
             backlog: Arc::clone(&self.backlog),
             state: Arc::clone(&self.state),
             reserve: self.config.reserve.clone(),
+            trash: Arc::clone(&self.trash),
         }
     }
 
