@@ -31,6 +31,8 @@ struct Switched {
     id: u64,
     path: PathBuf,
     first: FrameHeader,
+    /// Whether that is the first there is.
+    is_whole: bool,
     /// The base that the first frame states, where it can't be read as a whole.
     stated: Option<u64>,
 }
@@ -41,15 +43,45 @@ enum Content {
     Unexplained,
 }
 
-/// Looks at every prepared file. `ends` are the offsets at which the other segments end, as far as
-/// they can be read.
+impl Content {
+    /// Whether a bit that was lost on the way from the disk could have made it what it seems to be.
+    fn is_doubtful(&self) -> bool {
+        match self {
+            Self::Frames(found) => !found.is_whole,
+            Self::Zeros => false,
+            Self::Unexplained => true,
+        }
+    }
+
+    /// Which of two looks at a file saw more of it.
+    fn or_rather(self, again: Self) -> Self {
+        match (&self, &again) {
+            (Self::Frames(first), Self::Frames(second))
+                if first.first.base_offset <= second.first.base_offset =>
+            {
+                self
+            }
+            (Self::Frames(_), Self::Zeros | Self::Unexplained) => self,
+            _ => again,
+        }
+    }
+}
+
+/// Looks at every prepared file beside the other segments.
 pub(super) async fn look<F: FileSystem>(
     fs: &F,
     place: &Place,
     names: &[(OsString, u64)],
     found: &ManifestContent,
-    mut ends: HashSet<u64>,
+    others: &[Candidate],
 ) -> Result<PreparedFiles> {
+    let ends = others.iter().filter_map(Candidate::readable_end);
+    let start = found.log_start.map(|start| start.offset);
+    let mut ends: HashSet<_> = ends.chain(start).collect();
+    let mut bases: Vec<_> = others
+        .iter()
+        .filter_map(|other| Some((other.ordinal()?, other.name.base_offset)))
+        .collect();
     let mut files = PreparedFiles::default();
     let mut switched = Vec::new();
     for (name, _) in names {
@@ -58,9 +90,9 @@ pub(super) async fn look<F: FileSystem>(
         };
         let path = place.dir.join(name);
         let mut content = read(fs, &path, id).await?;
-        if matches!(content, Content::Unexplained) {
+        if content.is_doubtful() {
             // A bit may have been lost on the way from the disk, this time or the next.
-            content = read(fs, &path, id).await?;
+            content = content.or_rather(read(fs, &path, id).await?);
         }
         match content {
             Content::Frames(found) => switched.push(found),
@@ -69,6 +101,8 @@ pub(super) async fn look<F: FileSystem>(
         }
     }
     switched.sort_by_key(|s| (s.first.base_offset, s.first.ordinal));
+    let known = switched.iter().filter(|s| s.is_whole);
+    bases.extend(known.map(|s| (s.first.ordinal, s.first.base_offset)));
     let mut taken: HashSet<_> = names
         .iter()
         .filter_map(|(name, _)| SegmentName::parse(name))
@@ -79,11 +113,16 @@ pub(super) async fn look<F: FileSystem>(
         path,
         first,
         stated,
+        ..
     } in switched
     {
         // A base that nothing proves is believed only where it continues another segment.
         let base_offset = stated.filter(|b| ends.contains(b));
         let base_offset = base_offset.unwrap_or(first.base_offset);
+        // What is left of a torn write may say a later one. No segment begins behind one that came after it.
+        let later = bases.iter().filter(|(of, _)| *of > first.ordinal);
+        let later = later.map(|(_, base)| *base).min();
+        let base_offset = later.map_or(base_offset, |base| base_offset.min(base));
         let plain = SegmentName {
             base_offset,
             id: None,
@@ -137,6 +176,7 @@ async fn read<F: FileSystem>(fs: &F, path: &Path, id: u64) -> Result<Content> {
         id,
         path: path.to_owned(),
         first,
+        is_whole: position == start,
         stated,
     }))
 }

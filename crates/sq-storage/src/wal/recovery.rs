@@ -200,7 +200,7 @@ impl Candidate {
     }
 
     /// The offset behind its last readable record.
-    fn readable_end(&self) -> Option<u64> {
+    pub(super) fn readable_end(&self) -> Option<u64> {
         let scanned = self.scan.as_ref().and_then(|s| s.runs.last());
         let sealed = self.entry.and_then(|e| e.seal).map(|s| s.end_offset);
         scanned.map(|run| run.end_offset).or(sealed)
@@ -229,9 +229,7 @@ pub(super) async fn recover<F: FileSystem>(
     let replay = &mut visitor.map(|visitor| Replay::new(visitor, &found));
     let (mut candidates, gone) =
         open_candidates(fs, config, place, &names, &found, &mut report, replay).await?;
-    let ends = candidates.iter().filter_map(Candidate::readable_end);
-    let ends = ends.chain(found.log_start.map(|start| start.offset));
-    let prepared = adoption::look(fs, place, &names, &found, ends.collect()).await?;
+    let prepared = adoption::look(fs, place, &names, &found, &candidates).await?;
     for mut candidate in prepared.switched {
         scan(
             fs,

@@ -512,6 +512,34 @@ fn a_base_that_nothing_proves_never_ends_another_segment() {
 }
 
 #[test]
+fn what_is_left_of_a_torn_first_write_ends_no_segment_that_came_after_it() {
+    // The first write to a successor was dropped, and the log went on in another file at the same offset. A
+    // power loss left of the dropped write its second frame. The file was taken for a segment that begins
+    // there, and ended the one that held what was acknowledged: all of that was reported as lost.
+    for stated in [false, true] {
+        block_on(async {
+            let machine = Machine::new(15);
+            let mut torn = file((0..3).map(|n| frame(1, 0, n, 0, &value(90 + n))));
+            let first = frame(1, 0, 0, 0, &value(90)).len();
+            let lost = if stated { 32 + 64 } else { 32 }..32 + first;
+            torn[lost].fill(0);
+            machine.fs.write_file(prepared(1), torn).unwrap();
+            let came_after = format!("{DIR}/{:020}-{:016x}.wal", 0, 2);
+            let frames = (0..9).map(|n| frame(2, 1, n, n, &value(n)));
+            machine.fs.write_file(came_after, file(frames)).unwrap();
+            let next = file((9..11).map(|n| frame(3, 2, n, n, &value(n))));
+            machine.fs.write_file(prepared(3), next).unwrap();
+            for _ in 0..2 {
+                let log = machine.open().await;
+                assert_eq!(log.recovery_report().damage, []);
+                let expected: Vec<_> = (0..11).map(value).collect();
+                assert_eq!(values(&log.reader()).await, expected);
+            }
+        });
+    }
+}
+
+#[test]
 fn what_cannot_be_explained_is_set_aside_and_what_is_empty_removed() {
     block_on(async {
         let mut machine = Machine::new(14);
@@ -582,6 +610,26 @@ fn a_bit_that_is_lost_when_a_prepared_file_is_read_loses_no_record() {
             let log = machine.open().await;
             assert_eq!(log.next_offset(), 2, "{skip}");
             assert_eq!(log.recovery_report().adopted, [segment(1)]);
+        });
+    }
+}
+
+#[test]
+fn a_bit_that_is_lost_when_a_prepared_file_is_read_moves_no_start() {
+    // It held a log's first frames, and a bit of the first was wrong once: the file was given the name of a
+    // segment that begins with the second, and so did the log.
+    for skip in 0..40 {
+        block_on(async {
+            let machine = Machine::new(17);
+            let frames = (0..2).map(|n| frame(2, 0, n, n, &value(n)));
+            machine.fs.write_file(prepared(2), file(frames)).unwrap();
+            machine
+                .fs
+                .inject(Fault::new(Effect::FlipBitOfRead).skip(skip));
+            let log = machine.open().await;
+            let reader = log.reader();
+            assert_eq!((reader.start_offset(), log.next_offset()), (0, 2), "{skip}");
+            assert_eq!(log.recovery_report().adopted, [segment(0)]);
         });
     }
 }
