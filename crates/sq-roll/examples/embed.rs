@@ -31,15 +31,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let chores =
         tokio::spawn(async move { while chores.wait().await && chores.run().await.is_ok() {} });
 
-    let threads = AppendThreads::start(1)?;
-    let executor = Executor::Threads(threads);
-    let log = Log::new(
-        writer,
-        LogConfig {
-            executor,
-            ..LogConfig::default()
-        },
-    );
+    let config = LogConfig {
+        executor: Executor::Threads(AppendThreads::start(1)?),
+        ..LogConfig::default()
+    };
+    let log = Log::new(writer, config);
     for n in 0..8_000_u32 {
         log.append(None, &[b'x'; 1000], &[], u64::from(n)).await?;
     }
