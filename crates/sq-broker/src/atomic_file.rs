@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use sq_sim::{DurableWriteError, FileSystem};
+use sq_sim::FileSystem;
 
 /// What a file that is still being written ends in. It holds a character that no topic name can.
 pub const TEMPORARY_SUFFIX: &str = "@tmp";
@@ -57,8 +57,7 @@ pub async fn read_durably<F: FileSystem>(
     if !content.is_empty() {
         let file = fs.open(path).await?;
         file.write_and_sync_at(0, std::slice::from_ref(&content))
-            .await
-            .map_err(into_io)?;
+            .await?;
     }
     fs.sync_dir(directory_of(path)?).await?;
     Ok(Some(content))
@@ -112,9 +111,7 @@ async fn write_temporary<F: FileSystem>(
     // One that a crash or a failed sync left is not written again: its pages may be marked clean.
     remove_if_there(fs, &temporary).await?;
     let file = fs.create_new(&temporary).await?;
-    file.write_and_sync_at(0, &[content])
-        .await
-        .map_err(into_io)?;
+    file.write_and_sync_at(0, &[content]).await?;
     Ok(temporary)
 }
 
@@ -137,12 +134,6 @@ fn temporary_name(path: &Path) -> io::Result<PathBuf> {
 
 fn directory_of(path: &Path) -> io::Result<&Path> {
     path.parent().ok_or_else(no_name)
-}
-
-fn into_io(error: DurableWriteError) -> io::Error {
-    match error {
-        DurableWriteError::Write(e) | DurableWriteError::Sync(e) => e,
-    }
 }
 
 fn no_name() -> io::Error {

@@ -59,6 +59,15 @@ impl std::fmt::Display for DurableWriteError {
     }
 }
 
+/// For whoever does the same about both.
+impl From<DurableWriteError> for io::Error {
+    fn from(error: DurableWriteError) -> Self {
+        match error {
+            DurableWriteError::Write(e) | DurableWriteError::Sync(e) => e,
+        }
+    }
+}
+
 impl std::error::Error for DurableWriteError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(self.io())

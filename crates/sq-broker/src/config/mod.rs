@@ -45,7 +45,7 @@ pub struct Config {
     pub idle_mark: Duration,
     /// When what was appended is synced (`sync_interval_ms`, 0 for before every acknowledgement).
     pub sync: SyncPolicy,
-    /// Whether what is appended goes past the page cache (`direct_writes`;
+    /// Whether durable writes of whole pages, appends above all, go past the page cache (`direct_writes`;
     /// [`OsFileSystem::with_direct_writes`](sq_sim::OsFileSystem::with_direct_writes)).
     pub direct_writes: bool,
     /// Room that is kept on the disk for what must still work when it is full: deleting and closing;

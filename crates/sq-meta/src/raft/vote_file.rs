@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use ::bytes::{Buf, BufMut, Bytes, BytesMut};
 use openraft::LeaderId;
-use sq_sim::{DurableWriteError, FileHandle, FileSystem, create_dir_durably};
+use sq_sim::{FileHandle, FileSystem, create_dir_durably};
 
 use super::Vote;
 
@@ -170,11 +170,8 @@ impl<F: FileSystem> VoteFile<F> {
 }
 
 async fn write(file: &dyn FileHandle, at: u64, slot: Bytes) -> std::io::Result<()> {
-    file.write_and_sync_at(at, &[slot])
-        .await
-        .map_err(|e| match e {
-            DurableWriteError::Write(e) | DurableWriteError::Sync(e) => e,
-        })
+    file.write_and_sync_at(at, &[slot]).await?;
+    Ok(())
 }
 
 async fn read<F: FileSystem>(fs: &F, path: &Path) -> std::io::Result<Option<Bytes>> {

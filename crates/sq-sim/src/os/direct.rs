@@ -163,12 +163,11 @@ impl Direct {
     /// Opens the descriptor for a write at `offset`, in a page that holds `before` in front of that.
     pub(super) fn expect(&self, file: impl AsFd, offset: u64, before: &[u8]) {
         let mut access = lock(&self.0.access);
-        let is_known = usize::try_from(offset % PAGE as u64) == Ok(before.len());
-        if access.descriptor(&self.0, file).is_some() && is_known {
-            access.last = LastPage {
-                start: offset - before.len() as u64,
-                bytes: before.to_vec(),
-            };
+        if access.descriptor(&self.0, file).is_some()
+            && let Some(start) = offset.checked_sub(before.len() as u64)
+        {
+            let bytes = before.to_vec();
+            access.last = LastPage { start, bytes };
         }
     }
 
@@ -309,30 +308,29 @@ mod tests {
     fn a_write_that_is_expected_finds_its_page_known() {
         let dir = tempfile::tempdir().unwrap();
         let file = calls::open(&dir.path().join("a"), OFlags::RDWR | OFlags::CREATE).unwrap();
-        calls::write(&file, 0, &of(1, 2 * PAGE)).unwrap();
         let expecting = |offset: u64, before: usize| {
             let direct = Direct::default();
             // Not what the file holds, so that it shows whether that was read.
             direct.expect(&file, offset, &vec![2; before]);
             direct
         };
-        let direct = expecting(PAGE as u64 + 100, 100);
-        if is_open(&direct) {
+        let takes_it = Direct::default().fd(&file).is_some();
+        // Where it is told of another place, or of more or less than what is in front of it, nothing is known.
+        for (offset, before, byte) in [
+            (PAGE + 100, 100, 2),
+            (100, 100, 1),
+            (PAGE + 100, 99, 1),
+            (100, 200, 1),
+        ] {
+            calls::write(&file, 0, &of(1, 2 * PAGE)).unwrap();
+            let direct = expecting(offset as u64, before);
+            assert_eq!(is_open(&direct), takes_it);
             let written = direct.write(&file, PAGE as u64 + 100, &of(3, PAGE - 100));
-            assert!(written.unwrap());
-            let content = calls::read(&file, 0, usize::MAX).unwrap();
-            assert_eq!(
-                content,
-                [vec![1; PAGE], vec![2; 100], vec![3; PAGE - 100]].concat()
-            );
-            // Elsewhere, or with another length than what is in front of it, nothing is known.
-            for (offset, before) in [(100, 100), (PAGE + 100, 99)] {
-                calls::write(&file, 0, &of(1, 2 * PAGE)).unwrap();
-                let direct = expecting(offset as u64, before);
-                let written = direct.write(&file, PAGE as u64 + 100, &of(3, PAGE - 100));
-                assert!(written.unwrap() && is_open(&direct));
+            assert_eq!(written.unwrap(), takes_it);
+            if takes_it {
                 let content = calls::read(&file, 0, usize::MAX).unwrap();
-                assert_eq!(content, [vec![1; PAGE + 100], vec![3; PAGE - 100]].concat());
+                let parts = [vec![1; PAGE], vec![byte; 100], vec![3; PAGE - 100]];
+                assert_eq!(content, parts.concat());
             }
         }
     }

@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, io};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use sq_sim::{DurableWriteError, FileSystem};
+use sq_sim::FileSystem;
 
 use super::removal::Trash;
 
@@ -283,10 +283,8 @@ async fn append<F: FileSystem>(
         return Ok(None);
     }
     let end = len + lines.len() as u64;
-    match file.write_and_sync_at(len, &[lines]).await {
-        Ok(()) => Ok(Some(end)),
-        Err(DurableWriteError::Write(e) | DurableWriteError::Sync(e)) => Err(e),
-    }
+    file.write_and_sync_at(len, &[lines]).await?;
+    Ok(Some(end))
 }
 
 /// Writes a whole manifest beside the one that is there, and puts it in its place. Gives its length.

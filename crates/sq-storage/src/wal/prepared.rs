@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sq_sim::{DurableWriteError, FileHandle, FileSystem, create_dir_durably};
+use sq_sim::{FileHandle, FileSystem, create_dir_durably};
 
 use super::ahead::{PAGE_LEN, whole_pages};
 use super::config::SegmentIds;
@@ -214,10 +214,8 @@ impl<F: FileSystem> Preparation<F> {
         }
         let mut page = self.header.to_vec();
         page.resize(FIRST_PAGE_LEN, 0);
-        let written = file.write_and_sync_at(0, &[Bytes::from(page)]).await;
-        written.map_err(|error| match error {
-            DurableWriteError::Write(error) | DurableWriteError::Sync(error) => error,
-        })
+        file.write_and_sync_at(0, &[Bytes::from(page)]).await?;
+        Ok(())
     }
 }
 

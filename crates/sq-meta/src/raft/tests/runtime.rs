@@ -20,6 +20,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use openraft::{AsyncRuntime, TokioRuntime};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use rand_core::RngCore;
 use sq_sim::{Clock, SystemClock};
 use tokio::sync::mpsc;
@@ -35,26 +37,22 @@ thread_local! {
     static FIRED: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
-/// A `SplitMix64` generator (Steele, Lea and Flood, 2014).
-#[derive(Clone, Debug)]
-pub(super) struct Draws(u64);
+/// What is drawn from a seed.
+#[derive(Debug)]
+pub(super) struct Draws(StdRng);
 
 impl Draws {
     pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(StdRng::seed_from_u64(seed))
     }
 
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.random()
     }
 
     /// A number below `n`, which is not 0.
     pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.0.random_range(0..n)
     }
 
     pub(super) fn one_in(&mut self, n: u64) -> bool {
