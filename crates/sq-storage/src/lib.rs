@@ -69,7 +69,8 @@
 //! (the file's name, cutting the old one, its index, the manifest) is [`Maintenance`]: done by the writer
 //! before the append returns, or, with [`MaintenanceMode::Handed`], by whoever holds it. The active
 //! segment is zeroed ahead of its head ([`WalConfig::zero_ahead_bytes`]), within one budget for all
-//! partitions ([`Zeroing`]).
+//! partitions ([`Zeroing`]). Where segments are purged as well, their files become the next successors instead
+//! of being freed ([`Spares`]): appends to what was written before cost a disk the least.
 //!
 //! # Many callers, many readers
 //! A [`log::Log`] is one partition's writer for any number of callers, blocking or asynchronous: what
@@ -104,9 +105,10 @@
 //!
 //! # The format
 //! [`wal::segment`], [`frame`], [`record`] and [`wal::manifest`] each begin with a byte diagram. All
-//! integers are big-endian. A segment's header carries the version of its format, 1, and a manifest that
-//! of its own, 2; one of version 1 is read, and written anew. A segment of another version is refused,
-//! unless the manifest lists it: then it is the field that is damaged. Any change that this code could not read raises a version.
+//! integers are big-endian. A segment's header carries the version of its format, 1, or 2 in a file that was
+//! another segment's before, and a manifest that of its own, 2; one of version 1 is read, and written anew. A
+//! segment of another version is refused, unless the manifest lists it: then it is the field that is damaged.
+//! Any change that this code could not read raises a version.
 
 mod error;
 pub mod frame;
@@ -123,6 +125,6 @@ pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
     ActiveSegment, Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload,
     Preparation, Prepared, Preparer, RecoveryReport, RecoveryVisitor, Removal, Retention, Rotation,
-    Scrub, ScrubFinding, ScrubTotals, SegmentCache, SegmentIds, SegmentInfo, Sidecar, StoredFrame,
-    SyncPolicy, TailCache, WalConfig, WalWriter, Zeroing,
+    Scrub, ScrubFinding, ScrubTotals, SegmentCache, SegmentIds, SegmentInfo, Sidecar, Spares,
+    StoredFrame, SyncPolicy, TailCache, WalConfig, WalWriter, Zeroing,
 };

@@ -259,6 +259,41 @@ fn a_torn_tail_that_nobody_was_promised_is_no_damage() {
     });
 }
 
+/// A file that was another segment's before still holds its frames behind the new segment's end.
+#[test]
+fn what_an_earlier_segment_left_in_a_file_is_no_part_of_it() {
+    block_on(async {
+        let fs = partition(2, false).await;
+        let earlier = read(&partition(6, true).await, &file(4)).await;
+        let frame = 64 + batch_of(&[5, 6], Codec::Gzip).len();
+        let end = SEGMENT_HEADER_LEN + 2 * frame;
+        let zeros = (end + 4).next_multiple_of(4096);
+        overwrite(&fs, &file(0), 5, &[2]).await;
+        overwrite(&fs, &file(0), end as u64, &vec![0; zeros - end]).await;
+        let left = &earlier[SEGMENT_HEADER_LEN..];
+        overwrite(&fs, &file(0), zeros as u64, left).await;
+        let (out, result) = verify(&fs, "/data").await;
+        assert!(result.is_ok(), "{out}");
+        assert!(out.contains("1 segments, 4 records, 0 problems"), "{out}");
+        assert!(!out.contains("tail\t"), "{out}");
+        let (out, result) = run(&fs, SegmentCommand::Dump { file: file(0) }).await;
+        assert!(result.is_ok(), "{out}");
+        assert!(out.starts_with("version    2\n"), "{out}");
+        assert_eq!(out.matches("\tbatch\t").count(), 2, "{out}");
+
+        // With its only word of the id gone, an older frame is not taken for it either.
+        let name = file(0);
+        fs.remove_file(&Path::new(PARTITION).join("manifest"))
+            .await
+            .unwrap();
+        overwrite(&fs, &name, SEGMENT_HEADER_LEN as u64, &vec![7; 2 * frame]).await;
+        let (out, result) = verify(&fs, "/data").await;
+        assert!(result.is_ok(), "{out}");
+        assert!(out.contains("1 segments, 0 records"), "{out}");
+        assert!(out.contains("tail\t"), "{out}");
+    });
+}
+
 /// A batch whose frame is right and whose own checksum is not was damaged before it was written.
 #[test]
 fn a_bad_batch_in_a_good_frame_is_found() {

@@ -61,9 +61,14 @@ impl How {
         if self.is(0x20) { 7 } else { 0 }
     }
 
-    /// The input as it is, or behind a right header, or as frames with right checksums, too.
+    /// The input as it is, or behind a right header, that of a file which was another segment's before among
+    /// them, or as frames with right checksums, too.
     fn segment(&self, input: &[u8]) -> Vec<u8> {
-        let header = SegmentHeader::new(&TopicName::new("t").unwrap(), 0).encode();
+        let header = SegmentHeader {
+            is_recycled: self.is(0x40),
+            ..SegmentHeader::new(&TopicName::new("t").unwrap(), 0)
+        };
+        let header = header.encode();
         let mut bytes = Vec::new();
         if self.is(0x02) {
             bytes.extend_from_slice(&header);

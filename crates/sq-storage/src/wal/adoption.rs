@@ -9,7 +9,7 @@ use sq_sim::FileSystem;
 use super::manifest::ManifestContent;
 use super::prepared;
 use super::recovery::{Candidate, Place};
-use super::scan::{Expected, Window, frame_in};
+use super::scan::{Window, first_frame};
 use super::segment::{SEGMENT_HEADER_LEN, SegmentName};
 use crate::error::{Error, Result};
 use crate::frame::{FRAME_HEADER_LEN, FrameHeader};
@@ -20,7 +20,7 @@ pub(super) struct PreparedFiles {
     /// Those that hold frames: a switch took place, and the file did not get its name. In the order
     /// of their bases, not scanned yet.
     pub(super) switched: Vec<Candidate>,
-    /// Those with nothing but zeros behind their header.
+    /// Those with nothing but zeros behind their header, and what an earlier segment left.
     pub(super) empty: Vec<PathBuf>,
     /// Those with something in them that is no frame.
     pub(super) unexplained: Vec<PathBuf>,
@@ -67,10 +67,11 @@ impl Content {
     }
 }
 
-/// Looks at every prepared file beside the other segments.
+/// Looks at every prepared file beside the other segments. `most` are the bytes of a first write.
 pub(super) async fn look<F: FileSystem>(
     fs: &F,
     place: &Place,
+    most: u64,
     names: &[(OsString, u64)],
     found: &ManifestContent,
     others: &[Candidate],
@@ -89,10 +90,10 @@ pub(super) async fn look<F: FileSystem>(
             continue;
         };
         let path = place.dir.join(name);
-        let mut content = read(fs, &path, id).await?;
+        let mut content = read(fs, &path, id, most).await?;
         if content.is_doubtful() {
             // A bit may have been lost on the way from the disk, this time or the next.
-            content = content.or_rather(read(fs, &path, id).await?);
+            content = content.or_rather(read(fs, &path, id, most).await?);
         }
         match content {
             Content::Frames(found) => switched.push(found),
@@ -145,16 +146,12 @@ pub(super) async fn look<F: FileSystem>(
     Ok(files)
 }
 
-async fn read<F: FileSystem>(fs: &F, path: &Path, id: u64) -> Result<Content> {
+async fn read<F: FileSystem>(fs: &F, path: &Path, id: u64, most: u64) -> Result<Content> {
     let file = fs.open(path).await.map_err(Error::io("open", path))?;
     let failed = || Error::io("read", path);
     let limit = file.len().await.map_err(failed())?;
     let start = SEGMENT_HEADER_LEN as u64;
-    let expected = Expected {
-        id: Some(id),
-        offset: 0,
-    };
-    let found = frame_in(&*file, start..limit, expected).await;
+    let found = first_frame(&*file, id, most).await;
     let (found, has_data) = found.map_err(failed())?;
     let Some((position, first)) = found else {
         return Ok(if has_data {

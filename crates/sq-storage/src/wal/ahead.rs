@@ -74,6 +74,8 @@ pub(super) struct Zone {
     pub(super) budget: Zeroing,
     /// Where the segment ends, in bytes.
     pub(super) end: u64,
+    /// In front of this the file was written when it was another segment's: that is as good as zeros.
+    written: u64,
     /// The longest lead, in bytes.
     pub(super) most: u64,
     /// Nothing in front of this will be zeroed: it is written, or about to be.
@@ -120,6 +122,7 @@ impl Zone {
             segment,
             budget: budget.clone(),
             end: whole_pages(end),
+            written: 0,
             most,
             reserved,
             zeros: reserved..reserved,
@@ -143,6 +146,12 @@ impl Zone {
         };
         zone.pass(zone.reserved);
         zone
+    }
+
+    /// The same of a file of which so much was written when it was another segment's.
+    pub(super) fn recycled(self, written: u64) -> Self {
+        let written = written - written % PAGE_LEN;
+        Self { written, ..self }
     }
 
     /// The head is about to pass everything in front of `end`.
@@ -173,7 +182,8 @@ impl Zone {
 
     /// What of the lead is there.
     fn zeroed_ahead(&self) -> u64 {
-        self.zeros.end.saturating_sub(self.reserved)
+        let end = self.zeros.end.max(self.written);
+        end.saturating_sub(self.reserved)
     }
 
     fn is_small(&self) -> bool {
@@ -200,6 +210,7 @@ impl Zone {
         } else {
             self.zeros.end
         };
+        let start = start.max(self.written);
         let stop = target.min(start.saturating_add(PIECE_LEN));
         let stop = stop - stop % PAGE_LEN;
         let len = stop.checked_sub(start).filter(|&len| len > 0)?;
@@ -260,7 +271,9 @@ impl Ahead {
     /// The file was cut to this length.
     pub(super) fn cut(&self, length: u64) {
         if let Some(zone) = &mut *lock(&self.zone) {
-            zone.zeros.end = zone.zeros.end.min(length - length % PAGE_LEN);
+            let length = length - length % PAGE_LEN;
+            zone.zeros.end = zone.zeros.end.min(length);
+            zone.written = zone.written.min(length);
             zone.pass(zone.reserved);
         }
     }
@@ -383,6 +396,7 @@ impl Piece<'_> {
             }
             Err(error) => {
                 zone.failures += 1;
+                zone.segment.wear.spoil();
                 tracing::warn!(path = %path.display(), %error, "not zeroed ahead");
             }
         });
@@ -393,6 +407,7 @@ impl Drop for Piece<'_> {
     fn drop(&mut self) {
         if self.held.is_some() {
             let from = self.range.start;
+            self.segment.wear.spoil();
             self.ahead
                 .unclaim(&self.segment, |zone| zone.spoilt_from = Some(from));
         }

@@ -10,6 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::cache::SegmentCache;
+use super::spare::Spares;
 use super::tail::TailCache;
 use super::zeroing::Zeroing;
 use crate::reserve::Reserve;
@@ -58,6 +59,10 @@ pub enum SyncPolicy {
     Every(Duration),
 }
 
+/// How much is acknowledged and not synced at most, in bytes of frames. The write that would pass it is
+/// synced.
+pub(super) const MAX_UNSYNCED_BYTES: u64 = 8 << 20;
+
 /// How a partition's log is kept. Cheap to clone; one serves many partitions.
 #[derive(Clone, Debug)]
 pub struct WalConfig {
@@ -97,6 +102,8 @@ pub struct WalConfig {
     /// Bounds what is zeroed and not written yet. A configuration that is cloned shares it, and so do all
     /// partitions that are opened with clones.
     pub zeroing: Zeroing,
+    /// Bounds the files of purged segments that are kept to be written again. Shared like the budget of zeros.
+    pub spares: Spares,
 }
 
 impl WalConfig {
@@ -118,6 +125,7 @@ impl WalConfig {
             maintenance: MaintenanceMode::Inline,
             zero_ahead_bytes: 16 << 20,
             zeroing: Zeroing::default(),
+            spares: Spares::default(),
         }
     }
 }

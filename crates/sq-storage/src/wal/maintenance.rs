@@ -78,7 +78,7 @@ impl Chore {
             } => {
                 let file = lock(written_through).take();
                 drop(file);
-                trim(fs, &segment.path, *length).await
+                trim(fs, segment, *length).await
             }
             Self::WriteIndex(segment, cache) => {
                 write_index(fs, segment, cache).await;
@@ -149,11 +149,16 @@ async fn discard<F: FileSystem>(fs: &F, path: &Path) -> Result<()> {
     }
 }
 
-async fn trim<F: FileSystem>(fs: &F, path: &Path, length: u64) -> Result<()> {
+async fn trim<F: FileSystem>(fs: &F, segment: &Segment, length: u64) -> Result<()> {
+    let path = &segment.path;
+    let operation = segment.wear.begin();
     let file = fs.open(path).await.map_err(Error::io("open", path))?;
     file.set_len(length).await.map_err(Error::io("cut", path))?;
     // Or else what was allocated and not used is back after a power loss, for ever.
-    file.sync_data().await.map_err(Error::io("sync", path))
+    let synced = file.sync_data().await;
+    synced.map_err(Error::io("sync", path))?;
+    operation.done();
+    Ok(())
 }
 
 /// Writes a segment's index. A reader that needs one which is not there makes it, so a failure is not

@@ -1,6 +1,9 @@
 //! A successor that is there before it is needed: `{id}.prepared`, an empty segment whose file is
 //! created, allocated, zeroed as far as the first appends reach, and durable with its name.
 //!
+//! Where a purged segment left its file ([`spare`](super::spare)), that is renamed, and all of it counts as
+//! zeroed; only its first page is written.
+//!
 //! It has an id and no base yet. The first frame that is written there binds its base, and only then
 //! does the file get a segment's name.
 
@@ -10,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sq_sim::{FileHandle, FileSystem, create_dir_durably};
+use sq_sim::{Clock, FileHandle, FileSystem, create_dir_durably};
 
 use super::ahead::{PAGE_LEN, whole_pages};
 use super::config::SegmentIds;
 use super::maintenance::{Backlog, Chore};
-use super::removal::Trash;
-use super::segment::SEGMENT_HEADER_LEN;
+use super::removal::{TakenSpare, Trash};
+use super::segment::SegmentHeader;
 use super::state::LogState;
 use super::zeroing::{Held, Zeroing};
 use crate::error::{Error, Result};
@@ -46,7 +49,7 @@ const ZEROED_WHEN_READY: u64 = 4 << 20;
 #[derive(Debug)]
 pub struct Preparer<F: FileSystem> {
     pub(super) dir: PathBuf,
-    pub(super) header: [u8; SEGMENT_HEADER_LEN],
+    pub(super) header: SegmentHeader,
     pub(super) length: u64,
     pub(super) zero_ahead_bytes: u64,
     pub(super) zeroing: Zeroing,
@@ -57,6 +60,7 @@ pub struct Preparer<F: FileSystem> {
     pub(super) state: Arc<LogState>,
     pub(super) reserve: Option<Reserve>,
     pub(super) trash: Arc<Trash>,
+    pub(super) clock: Arc<dyn Clock>,
 }
 
 impl<F: FileSystem> Preparer<F> {
@@ -68,6 +72,7 @@ impl<F: FileSystem> Preparer<F> {
         let is_known = is_segment || self.trash.knows_id(id);
         let wanted = ZEROED_WHEN_READY.min(self.zero_ahead_bytes);
         let length = whole_pages(self.length);
+        self.trash.want_spare(self.clock.now());
         Preparation {
             id,
             dir: self.dir.clone(),
@@ -81,6 +86,7 @@ impl<F: FileSystem> Preparer<F> {
             backlog: Arc::clone(&self.backlog),
             reserve: self.reserve.clone(),
             is_taken: is_known || !self.backlog.claim(id),
+            trash: Arc::clone(&self.trash),
         }
     }
 }
@@ -92,7 +98,7 @@ impl<F: FileSystem> Preparer<F> {
 pub struct Preparation<F: FileSystem> {
     pub(super) id: u64,
     pub(super) dir: PathBuf,
-    pub(super) header: [u8; SEGMENT_HEADER_LEN],
+    pub(super) header: SegmentHeader,
     /// The bytes to allocate.
     pub(super) length: u64,
     /// What to zero of it, on the budget.
@@ -106,7 +112,20 @@ pub struct Preparation<F: FileSystem> {
     pub(super) reserve: Option<Reserve>,
     /// Whether a segment has the id, or had it, or another preparation.
     pub(super) is_taken: bool,
+    /// Where there may be a file to use again.
+    pub(super) trash: Arc<Trash>,
 }
+
+/// What a segment has to know of the file that was prepared for it.
+pub(super) struct Origin {
+    pub(super) path: PathBuf,
+    pub(super) zeroed: Held,
+    /// How much of the file was written when it was another segment's, if it was.
+    pub(super) recycled: Option<u64>,
+}
+
+/// A prepared file, and how much of it was written when it was another segment's.
+type Made = (Box<dyn FileHandle>, Option<u64>);
 
 /// A successor that is ready. [`WalWriter::arm`](super::WalWriter::arm) gives it to the writer.
 ///
@@ -117,6 +136,8 @@ pub struct Prepared<F: FileSystem> {
     pub(super) id: u64,
     pub(super) file: Option<Box<dyn FileHandle>>,
     zeroed: Held,
+    /// How much of the file was written when it was another segment's, if it was.
+    recycled: Option<u64>,
     fs: Arc<F>,
     backlog: Arc<Backlog>,
     /// `None` once it is a segment, or removed.
@@ -129,7 +150,8 @@ impl<F: FileSystem> Preparation<F> {
         self.id
     }
 
-    /// Creates the file, allocates a segment's size, zeroes its beginning, and syncs file and name.
+    /// Creates the file, allocates a segment's size, zeroes its beginning, and syncs file and name. Where a
+    /// purged segment left its file, that is used again, and nothing of it is zeroed.
     ///
     /// After a failure nothing is left, or an empty file that no opening minds, and another
     /// preparation may have the same id. If the future is dropped, what is left is removed by
@@ -148,13 +170,20 @@ impl<F: FileSystem> Preparation<F> {
             id: self.id,
             file: None,
             zeroed: self.zeroed.split(),
+            recycled: None,
             fs: Arc::clone(&self.fs),
             backlog: Arc::clone(&self.backlog),
             path: Some(path.clone()),
         };
         let made = self.make_beside_reserve(&path, prepared.zeroed.bytes());
         match made.await {
-            Ok(file) => prepared.file = Some(file),
+            Ok((file, recycled)) => {
+                prepared.file = Some(file);
+                prepared.recycled = recycled;
+                if recycled.is_some() {
+                    prepared.zeroed.shrink_to(0);
+                }
+            }
             Err(e) => {
                 // Best effort: what stays is removed with the next attempt, or the next opening.
                 let _ = self.fs.remove_file(&path).await;
@@ -168,7 +197,7 @@ impl<F: FileSystem> Preparation<F> {
 
     /// Makes the file where there is room beside the reserve: a successor must not use up what was given
     /// back for others.
-    async fn make_beside_reserve(&self, path: &Path, zeroed: u64) -> Result<Box<dyn FileHandle>> {
+    async fn make_beside_reserve(&self, path: &Path, zeroed: u64) -> Result<Made> {
         let Some(reserve) = &self.reserve else {
             return self.make(path, zeroed).await;
         };
@@ -178,22 +207,59 @@ impl<F: FileSystem> Preparation<F> {
         made
     }
 
-    async fn make(&self, path: &Path, zeroed: u64) -> Result<Box<dyn FileHandle>> {
+    async fn make(&self, path: &Path, zeroed: u64) -> Result<Made> {
         let dir = &self.dir;
-        let made = create_dir_durably(&*self.fs, dir).await;
-        made.map_err(Error::io("create", dir))?;
-        let file = self.create(path).await.map_err(Error::io("create", path))?;
-        self.fill(&*file, zeroed)
-            .await
-            .map_err(Error::io("prepare", path))?;
+        let recycled = self.recycle(path).await;
+        if recycled.is_none() {
+            let made = create_dir_durably(&*self.fs, dir).await;
+            made.map_err(Error::io("create", dir))?;
+            let file = self.create(path).await.map_err(Error::io("create", path))?;
+            self.fill(&*file, zeroed)
+                .await
+                .map_err(Error::io("prepare", path))?;
+        }
         let synced = self.fs.sync_dir(dir).await;
         synced.map_err(Error::io("sync", dir))?;
         // Last, so that the writer's handle has seen no failed operation.
         let opened = self.append_fs.open(path).await;
         let opened = opened.map_err(Error::io("open", path))?;
-        let header = Bytes::copy_from_slice(&self.header);
+        let header = if recycled.is_some() {
+            self.header.recycled()
+        } else {
+            self.header
+        };
+        let header = Bytes::copy_from_slice(&header.encode());
         opened.expect_write_at(header.len() as u64, header).await;
-        Ok(opened)
+        Ok((opened, recycled))
+    }
+
+    /// Makes the file of what a purged segment left, if there is one, and says how much of it was written.
+    /// A failure costs nothing but that file.
+    async fn recycle(&self, path: &Path) -> Option<u64> {
+        let spare = self.trash.take_spare()?;
+        match self.begin_again(&spare, path).await {
+            Ok(written) => {
+                spare.used();
+                Some(written)
+            }
+            Err(error) => {
+                let spare = spare.path().display();
+                tracing::warn!(%spare, %error, "a file was not used again");
+                None
+            }
+        }
+    }
+
+    /// The first page is durable under the old name already: the new one never stands for what the
+    /// earlier segment had there.
+    async fn begin_again(&self, spare: &TakenSpare<'_>, path: &Path) -> io::Result<u64> {
+        let file = self.fs.open(spare.path()).await?;
+        let written = file.len().await?;
+        file.allocate(0, self.length).await?;
+        self.write_first_page(&*file, self.header.recycled())
+            .await?;
+        self.fs.rename(spare.path(), path).await?;
+        Ok(written)
     }
 
     /// Creates the file; one that an earlier attempt left is another file, which may still be written.
@@ -212,7 +278,15 @@ impl<F: FileSystem> Preparation<F> {
         if zeroed > 0 {
             file.zero_range(0, zeroed).await?;
         }
-        let mut page = self.header.to_vec();
+        self.write_first_page(file, self.header).await
+    }
+
+    async fn write_first_page(
+        &self,
+        file: &dyn FileHandle,
+        header: SegmentHeader,
+    ) -> io::Result<()> {
+        let mut page = header.encode().to_vec();
         page.resize(FIRST_PAGE_LEN, 0);
         file.write_and_sync_at(0, &[Bytes::from(page)]).await?;
         Ok(())
@@ -244,10 +318,15 @@ impl<F: FileSystem> Prepared<F> {
         Arc::ptr_eq(&self.backlog, backlog)
     }
 
-    /// The file, where it is, and what is zeroed of it, to be a segment from now on.
-    pub(super) fn into_segment(mut self) -> Option<(Box<dyn FileHandle>, PathBuf, Held)> {
+    /// The file, and where it comes from, to be a segment from now on.
+    pub(super) fn into_segment(mut self) -> Option<(Box<dyn FileHandle>, Origin)> {
         let file = self.file.take()?;
-        Some((file, self.path.take()?, self.zeroed.split()))
+        let origin = Origin {
+            path: self.path.take()?,
+            zeroed: self.zeroed.split(),
+            recycled: self.recycled,
+        };
+        Some((file, origin))
     }
 }
 

@@ -30,8 +30,10 @@ use super::replay::Replay;
 use super::rewrite::rewrite;
 use super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentName};
 use super::sidecar::RecoveryVisitor;
+use super::spare;
 use super::state::{Extent, Segment};
 use crate::error::{DamageReason, Error, Result};
+use crate::frame::FRAME_HEADER_LEN;
 use crate::reserve::is_out_of_space;
 
 use leftovers::{keep_last_sidecar, remove_leftovers, remove_prepared, set_aside};
@@ -56,8 +58,8 @@ pub struct RecoveryReport {
     pub adopted: Vec<PathBuf>,
     /// Segments, and prepared successors, without a single byte of data that were removed.
     pub removed_empty: Vec<PathBuf>,
-    /// Files of segments that a purge or a truncation took out of the log, still to be removed
-    /// ([`WalWriter::removal`](super::WalWriter::removal)).
+    /// Files of segments that a purge or a truncation took out of the log, or that were to be written
+    /// again, still to be removed ([`WalWriter::removal`](super::WalWriter::removal)).
     pub to_remove: Vec<PathBuf>,
     /// Acknowledged records that are lost; what is around them can be read.
     pub damage: Vec<Damage>,
@@ -229,7 +231,8 @@ pub(super) async fn recover<F: FileSystem>(
     let replay = &mut visitor.map(|visitor| Replay::new(visitor, &found));
     let (mut candidates, gone) =
         open_candidates(fs, config, place, &names, &found, &mut report, replay).await?;
-    let prepared = adoption::look(fs, place, &names, &found, &candidates).await?;
+    let most = longest_write(config);
+    let prepared = adoption::look(fs, place, most, &names, &found, &candidates).await?;
     for mut candidate in prepared.switched {
         scan(
             fs,
@@ -243,6 +246,7 @@ pub(super) async fn recover<F: FileSystem>(
         .await?;
         candidates.push(candidate);
     }
+    report.to_remove.extend(spares(place, &names));
     let mut chain = build_chain(candidates, &found)?;
     chain.gone = gone;
     check_that_the_start_is_known(config, place, &names, &found, &chain)?;
@@ -327,6 +331,19 @@ async fn keep_cuts<F: FileSystem>(
         }
         written => written.map_err(Error::io("write", place.dir.join(MANIFEST_NAME))),
     }
+}
+
+/// A write is at most a largest frame, and a mark before it may be missing as well.
+fn longest_write(config: &WalConfig) -> u64 {
+    config.max_frame_bytes.saturating_add(FRAME_HEADER_LEN) as u64
+}
+
+/// The files that were to be written again.
+fn spares(place: &Place, names: &[(OsString, u64)]) -> impl Iterator<Item = PathBuf> {
+    let names = names.iter().map(|(name, _)| name);
+    names
+        .filter(|name| spare::is_spare(name))
+        .map(|name| place.dir.join(name))
 }
 
 /// Where no segment is left, the manifest alone says which offsets were given out.
@@ -455,7 +472,9 @@ async fn make_durable<F: FileSystem>(
             continue;
         };
         let frames = scan.unproven.iter().filter(counts).copied();
-        let rewritten = rewrite(&*scan.file, id, frames).await;
+        let zeros = scan.zeros.clone();
+        let zeros = zeros.filter(|zeros| zeros.start == link.extent.bytes);
+        let rewritten = rewrite(&*scan.file, id, frames, zeros).await;
         report.bytes_rewritten += rewritten.map_err(Error::io("rewrite", &link.candidate.path))?;
     }
     if chain.relies_on_manifest() {

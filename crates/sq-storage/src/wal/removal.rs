@@ -1,7 +1,8 @@
 //! Removing files without anyone noticing: a large one is freed in small steps.
 //!
 //! To unlink a file of 1 GiB holds up every sync of the file system for as long as its blocks are being
-//! freed (measured: 47 ms). Cut down a piece at a time, with pauses, it holds up nobody.
+//! freed (measured: 47 ms). Cut down a piece at a time, with pauses, it holds up nobody. A file that can
+//! be written again is not freed at all: it becomes a [`spare`].
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -9,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sq_sim::{Clock, FileSystem};
+use sq_sim::{Clock, FileSystem, Instant};
 
 use super::companion::Companion;
 use super::manifest::{ManifestContent, ManifestEntry};
 use super::segment::SegmentName;
 use super::sidecar;
-use super::state::lock;
+use super::spare::{self, Offer, Shelf, Spare};
+use super::state::{Segment, lock};
 use crate::error::{Error, Result};
 
 /// How much of a file is freed at a time, in bytes.
@@ -64,11 +66,13 @@ async fn unlink<F: FileSystem>(fs: &F, path: &Path) -> io::Result<()> {
 }
 
 /// The files of a partition's removed segments.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Trash {
     state: Mutex<TrashState>,
     /// Held by whoever removes files.
     turn: tokio::sync::Mutex<()>,
+    /// The files that are kept to be written again.
+    shelf: Shelf,
 }
 
 #[derive(Debug, Default)]
@@ -96,8 +100,16 @@ struct Condemned {
 
 impl Trash {
     /// What recovery found: segments that were removed, and the files that hold nothing of the log.
-    pub(super) fn found(removed: &[ManifestEntry], files: &[(PathBuf, Option<u64>)]) -> Arc<Self> {
-        let trash = Self::default();
+    pub(super) fn found(
+        removed: &[ManifestEntry],
+        files: &[(PathBuf, Option<u64>)],
+        shelf: Shelf,
+    ) -> Arc<Self> {
+        let trash = Self {
+            state: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            shelf,
+        };
         {
             let mut state = lock(&trash.state);
             state.names = removed.iter().map(|e| e.name).collect();
@@ -166,9 +178,12 @@ impl Trash {
         state.gone.retain(|id| listed.contains(id));
     }
 
-    /// Nothing more is removed from now on.
+    /// Nothing more is removed from now on. The next opening finds what is left.
     pub(super) fn end(&self) {
         lock(&self.state).has_ended = true;
+        while let Some(spare) = self.shelf.take() {
+            drop(spare);
+        }
     }
 
     /// [`end`](Self::end), and waits for what is under way.
@@ -181,13 +196,51 @@ impl Trash {
         lock(&self.state).has_ended
     }
 
-    fn len(&self) -> usize {
+    fn is_pending(&self, now: Instant) -> bool {
         let state = lock(&self.state);
-        if state.has_ended {
-            0
-        } else {
-            state.waiting.len()
+        !state.has_ended && (!state.waiting.is_empty() || self.shelf.is_overdue(now))
+    }
+
+    /// A segment is about to be purged: its file may be written again.
+    pub(super) fn offer(&self, segment: &Arc<Segment>) {
+        self.shelf.offer(segment);
+    }
+
+    /// A successor is prepared: before long, another will be.
+    pub(super) fn want_spare(&self, now: Instant) {
+        self.shelf.want(now);
+    }
+
+    /// A file that can be written again, if there is one.
+    pub(super) fn take_spare(&self) -> Option<TakenSpare<'_>> {
+        let spare = self.shelf.take()?;
+        Some(TakenSpare {
+            trash: self,
+            path: Some(spare.path.clone()),
+            spare,
+        })
+    }
+
+    /// There is to be no spare for now.
+    pub(super) fn give_up_spares(&self) {
+        self.shelf.give_up();
+        while let Some(spare) = self.take_spare() {
+            drop(spare);
         }
+    }
+
+    /// Lets go of the spares that were kept for too long, or, on a full disk, of all.
+    fn give_up_overdue(&self, now: Instant) {
+        while self.shelf.is_overdue(now) {
+            drop(self.take_spare());
+        }
+    }
+
+    /// A file that nothing knows of any more.
+    fn discard(&self, path: PathBuf) {
+        let (id, keeps) = (None, None);
+        let condemned = Condemned { path, id, keeps };
+        lock(&self.state).waiting.push_back(condemned);
     }
 
     fn nth(&self, n: usize) -> Option<Condemned> {
@@ -203,14 +256,64 @@ impl Trash {
         state.gone.extend(removed.iter().filter_map(|c| c.id));
     }
 
+    /// Whether a file is to be kept, beside `more` than there are.
+    fn claim(&self, condemned: &Condemned, more: usize, now: Instant) -> Option<Offer> {
+        self.shelf.claim(condemned.id?, more, now)
+    }
+
+    /// Puts the file of a removed segment aside instead of removing it, where it is fit for that.
+    ///
+    /// Until it is a spare, it waits to be removed under its new name: so it is if this is dropped, or fails.
+    async fn keep<F: FileSystem>(
+        &self,
+        fs: &F,
+        condemned: &Condemned,
+        offer: &Offer,
+        now: Instant,
+    ) -> Option<Spare> {
+        let (id, path) = (condemned.id?, &condemned.path);
+        let spare_path = path.with_file_name(spare::file_name(id));
+        let len = fs.open_read_only(path).await.ok()?.len().await.ok()?;
+        let spare = self.shelf.accept(offer, len, &spare_path, now)?;
+        if self.has_ended() {
+            return None;
+        }
+        self.discard(spare_path);
+        fs.rename(path, &spare.path).await.ok()?;
+        condemned.remove_beside(fs).await.ok()?;
+        Some(spare)
+    }
+
+    /// The name of a file that was put aside is durable: it can be used.
+    fn shelve(&self, spare: Spare) {
+        let mut state = lock(&self.state);
+        if !state.has_ended {
+            state.waiting.retain(|c| c.path != spare.path);
+            self.shelf.put(spare);
+        }
+    }
+
     async fn run<F: FileSystem>(&self, fs: &F, clock: &dyn Clock, dir: &Path) -> Result<()> {
         let _turn = self.turn.lock().await;
+        let now = clock.now();
+        self.give_up_overdue(now);
         let mut removed = Vec::new();
         let mut failed = None;
+        let mut kept: Vec<Spare> = Vec::new();
         let mut n = 0;
         while let Some(condemned) = self.nth(n) {
             n += 1;
             let path = &condemned.path;
+            if kept.iter().any(|spare| spare.path == *path) {
+                continue;
+            }
+            if let Some(offer) = self.claim(&condemned, kept.len(), now)
+                && let Some(spare) = self.keep(fs, &condemned, &offer, now).await
+            {
+                kept.push(spare);
+                removed.push(condemned);
+                continue;
+            }
             free(fs, clock, path, || !self.has_ended()).await;
             if self.has_ended() {
                 break;
@@ -224,15 +327,50 @@ impl Trash {
             fs.sync_dir(dir).await.map_err(Error::io("sync", dir))?;
             self.settle(&removed);
         }
+        for spare in kept {
+            self.shelve(spare);
+        }
         failed.map_or(Ok(()), Err)
+    }
+}
+
+/// A spare that is about to be used. If that comes to nothing, what is left is removed.
+pub(super) struct TakenSpare<'a> {
+    trash: &'a Trash,
+    /// `None` once it is used.
+    path: Option<PathBuf>,
+    spare: Spare,
+}
+
+impl TakenSpare<'_> {
+    pub(super) fn path(&self) -> &Path {
+        &self.spare.path
+    }
+
+    /// It is somebody else's now.
+    pub(super) fn used(mut self) {
+        self.path = None;
+    }
+}
+
+impl Drop for TakenSpare<'_> {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take() {
+            self.trash.discard(path);
+        }
     }
 }
 
 impl Condemned {
     /// Removes what there is of the segment, but for what is to outlive it.
     async fn remove<F: FileSystem>(&self, fs: &F) -> io::Result<()> {
-        let beside = |companion: Companion| self.path.with_extension(companion.extension());
         unlink(fs, &self.path).await?;
+        self.remove_beside(fs).await
+    }
+
+    /// Removes what is beside the segment's file.
+    async fn remove_beside<F: FileSystem>(&self, fs: &F) -> io::Result<()> {
+        let beside = |companion: Companion| self.path.with_extension(companion.extension());
         if let (Some(id), Some(end_offset)) = (self.id, self.keeps) {
             sidecar::keep(fs, &beside(Companion::Sidecar), id, end_offset).await?;
         }
@@ -274,14 +412,15 @@ impl<F: FileSystem> Removal<F> {
         }
     }
 
-    /// Whether there is a file to remove.
+    /// Whether there is a file to remove, one that was kept for too long among them.
     pub fn is_pending(&self) -> bool {
-        self.trash.len() > 0
+        self.trash.is_pending(self.clock.now())
     }
 
-    /// Removes the files, oldest first, in steps of 1 MiB with pauses of 1 ms. Readers that have one of
-    /// them open get its bytes or [`ReadError::OutOfRange`](crate::ReadError::OutOfRange). Any number of
-    /// calls may be made at once; they take turns. One that is dropped leaves the rest to the next.
+    /// Removes the files, oldest first, in steps of 1 MiB with pauses of 1 ms. Some may be kept to be written
+    /// again ([`Spares`](super::Spares)). Readers that have one of them open get its bytes or
+    /// [`ReadError::OutOfRange`](crate::ReadError::OutOfRange). Any number of calls may be made at once; they
+    /// take turns. One that is dropped leaves the rest to the next.
     ///
     /// # Errors
     /// What went wrong with the first file that could not be removed. It stays pending: call again

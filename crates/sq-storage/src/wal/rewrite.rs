@@ -1,6 +1,7 @@
 //! Writing frames again in place, so that the next sync means something for them.
 
 use std::io;
+use std::ops::Range;
 
 use bytes::Bytes;
 use sq_sim::FileHandle;
@@ -44,8 +45,9 @@ impl Piece {
     }
 }
 
-/// Writes the frames of segment `id` at these positions, with these base offsets, once more, syncs
-/// the file, and returns how many bytes that were.
+/// Writes the frames of segment `id` at these positions, with these base offsets, once more, and the zeros
+/// behind the last of them where something else may be on the disk there, syncs the file, and returns how
+/// many bytes of frames that were.
 ///
 /// They are read anew and checked anew. Since they were found, the kernel may have dropped pages
 /// whose sync had failed, and a bit that gets lost on the way from the disk must not be written to it.
@@ -57,6 +59,7 @@ pub(super) async fn rewrite(
     file: &dyn FileHandle,
     id: u64,
     frames: impl Iterator<Item = (u64, u64)>,
+    zeros: Option<Range<u64>>,
 ) -> io::Result<u64> {
     let mut window = Window::new(file, u64::MAX);
     let mut piece = Piece::default();
@@ -71,6 +74,9 @@ pub(super) async fn rewrite(
     }
     written += piece.write(file).await?;
     if written > 0 {
+        if let Some(Range { start, end }) = zeros {
+            file.zero_range(start, end.saturating_sub(start)).await?;
+        }
         file.sync_data().await?;
     }
     Ok(written)

@@ -6,7 +6,9 @@ use std::ops::Range;
 use bytes::Bytes;
 use sq_sim::{FileHandle, ReadAhead};
 
-use super::segment::SEGMENT_HEADER_LEN;
+use super::config::MAX_UNSYNCED_BYTES;
+use super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentHeaderError};
+use super::spare::end_of_zeros;
 use crate::error::DamageReason;
 use crate::frame::{
     FRAME_HEADER_LEN, Frame, FrameError, FrameHeader, SEGMENT_ID_POSITION, length_and_id,
@@ -342,7 +344,7 @@ pub(super) struct Run {
 pub(super) struct Runs {
     /// Never empty.
     pub(super) runs: Vec<Run>,
-    /// Whether any byte behind the last one is not zero.
+    /// Whether any byte behind the last one is not zero, but for what an earlier segment left.
     pub(super) has_data_behind: bool,
 }
 
@@ -357,6 +359,8 @@ pub(super) struct Scope<'a> {
     pub(super) base_offset: u64,
     /// The search for further frames ends after so many zeros.
     pub(super) max_zeros: u64,
+    /// Whether the file was another segment's before.
+    pub(super) is_recycled: bool,
 }
 
 /// A frame that a walk came by.
@@ -441,7 +445,12 @@ pub(super) async fn walk_runs(
         };
         let expected = Expected { id, ..expected };
         let range = end_position..limit;
-        let (found, has_data) = search(file, range, scope.max_zeros, expected).await?;
+        let searched = if scope.is_recycled {
+            search_recycled(file, range, scope.max_zeros, expected).await
+        } else {
+            search(file, range, scope.max_zeros, expected).await
+        };
+        let (found, has_data) = searched?;
         let Some((position, header)) = found else {
             return Ok(Runs {
                 runs,
@@ -511,14 +520,109 @@ async fn search(
     Ok((None, has_data))
 }
 
-/// The first frame of a segment anywhere in a range of its file, and whether there is anything but
-/// zeros in front of it, or at all.
-pub(super) async fn frame_in(
+/// [`search`] in a file that was another segment's before, from where the next frame would begin.
+///
+/// What the earlier segment left is no data. Of this segment are the zeros that its last write ended with,
+/// and behind them what carries its id. Of a write that was torn, whatever could be taken for a frame carries
+/// it, so where nothing does, the next write can go. Where the zeros are what they should be, a torn write is
+/// all that may follow: no further than `most` bytes from the last thing that is of the segment.
+async fn search_recycled(
     file: &dyn FileHandle,
     range: Range<u64>,
+    most: u64,
     expected: Expected,
 ) -> io::Result<(Option<(u64, FrameHeader)>, bool)> {
-    search(file, range, u64::MAX, expected).await
+    let mut searched = (None, false);
+    // A bit can get lost on the way, and the only trace of a write with it.
+    for _ in 0..2 {
+        searched = look_among_older(file, range.clone(), most, expected).await?;
+        if searched != (None, false) {
+            break;
+        }
+    }
+    Ok(searched)
+}
+
+async fn look_among_older(
+    file: &dyn FileHandle,
+    range: Range<u64>,
+    most: u64,
+    expected: Expected,
+) -> io::Result<(Option<(u64, FrameHeader)>, bool)> {
+    let Range { start, end: limit } = range;
+    let mut window = Window::new(file, limit);
+    let zeros = usize::try_from(end_of_zeros(start).saturating_sub(start)).unwrap_or(usize::MAX);
+    let head = window.at(start, zeros).await?;
+    let mut has_data = head.iter().take(zeros).any(|&byte| byte != 0);
+    let most = if has_data {
+        u64::MAX
+    } else {
+        most.saturating_add(MAX_UNSYNCED_BYTES)
+    };
+    let own = expected.id.map(u64::to_be_bytes);
+    let (mut position, mut last_own) = (start, start);
+    while position < limit && position.saturating_sub(last_own) <= most {
+        let piece = window.at(position, FRAME_HEADER_LEN).await?;
+        if piece.is_empty() {
+            break;
+        }
+        if let Some(at) = own.and_then(|id| memchr::memmem::rfind(&piece, &id)) {
+            has_data = true;
+            last_own = position + at as u64;
+        }
+        for at in candidates(&piece, expected) {
+            let at = position + at as u64;
+            if let Found::Frame(frame) = frame_at(&mut window.again(), at).await? {
+                return Ok((Some((at, frame.header)), true));
+            }
+        }
+        // Overlap, as in a search.
+        let step = piece.len().saturating_sub(FRAME_HEADER_LEN - 1).max(1);
+        position += step as u64;
+    }
+    Ok((None, has_data))
+}
+
+/// The first frame of a segment anywhere in its file, and whether there is anything but zeros in front of
+/// it, or at all. What an earlier segment left does not count; where the zeros that end a log are right
+/// behind the header, it is looked no further than a first write of `most` bytes reaches.
+pub(super) async fn first_frame(
+    file: &dyn FileHandle,
+    id: u64,
+    most: u64,
+) -> io::Result<(Option<(u64, FrameHeader)>, bool)> {
+    let range = SEGMENT_HEADER_LEN as u64..file.len().await?;
+    let expected = Expected {
+        id: Some(id),
+        offset: 0,
+    };
+    if is_recycled(file).await? {
+        search_recycled(file, range, most, expected).await
+    } else {
+        search(file, range, u64::MAX, expected).await
+    }
+}
+
+/// Whether a file says that it was another segment's before.
+async fn is_recycled(file: &dyn FileHandle) -> io::Result<bool> {
+    // Twice, as in a walk: a bit may have been lost on the way.
+    for _ in 0..2 {
+        let head = file.read_at(0, SEGMENT_HEADER_LEN).await?;
+        if let Ok(header) = SegmentHeader::decode(&head) {
+            return Ok(header.is_recycled);
+        }
+    }
+    Ok(false)
+}
+
+/// Reads a segment's header and checks it against its place.
+pub(super) async fn read_header(
+    file: &dyn FileHandle,
+    place: &SegmentHeader,
+) -> io::Result<Result<SegmentHeader, SegmentHeaderError>> {
+    let head = file.read_at(0, SEGMENT_HEADER_LEN).await?;
+    let header = SegmentHeader::decode(&head);
+    Ok(header.and_then(|header| header.check_place(place).map(|()| header)))
 }
 
 /// The last byte that is not zero.

@@ -138,6 +138,8 @@ impl Scrub {
             id: Some(segment.id),
             base_offset: segment.name.base_offset,
             max_zeros: extent.bytes,
+            // Behind its end it is not looked.
+            is_recycled: false,
         };
         match walk_runs(scope, |_| {}).await {
             Ok(Runs { runs, .. }) => findings.extend(holes(&runs, segment, extent)),

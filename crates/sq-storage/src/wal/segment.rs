@@ -9,6 +9,11 @@
 //!
 //! All integers are big-endian. The header holds no offset, so that it can be written before the
 //! segment's base is known; frames and the file's name hold it.
+//!
+//! `ver` is 1, or 2 of a file that was a purged segment's before. Of version 1, nothing but zeros stands
+//! behind the last write, which is padded with zeros to its page's end (4096 bytes). Of version 2, what the
+//! earlier segment left may stand there, valid frames with another id among it: there each write ends with
+//! at least four zeros, a frame's length of zero, and they go on to a page's end.
 
 use std::ffi::OsStr;
 
@@ -22,8 +27,11 @@ pub const SEGMENT_HEADER_LEN: usize = 32;
 /// What a segment file starts with.
 pub const SEGMENT_MAGIC: [u8; 4] = *b"SQWL";
 
-/// The only version of the format so far.
+/// The version of a segment in a file of its own.
 pub const SEGMENT_VERSION: u16 = 1;
+
+/// The version of a segment in a file that was another segment's before.
+pub const RECYCLED_SEGMENT_VERSION: u16 = 2;
 
 /// How much of a topic's name fits the header, in bytes.
 pub const HEADER_TOPIC_LEN: usize = 20;
@@ -37,6 +45,8 @@ pub struct SegmentHeader {
     pub topic: [u8; HEADER_TOPIC_LEN],
     /// The partition.
     pub partition: u32,
+    /// Whether the file was another segment's before, which may have left something behind this one's end.
+    pub is_recycled: bool,
 }
 
 /// Why bytes are not the header of a segment.
@@ -49,7 +59,9 @@ pub enum SegmentHeaderError {
     #[error("not a segment: it starts with {0:02x?}")]
     Magic([u8; 4]),
     /// A version that this code does not know.
-    #[error("segment format version {0} is not supported, only {SEGMENT_VERSION}")]
+    #[error(
+        "segment format version {0} is not supported, only {SEGMENT_VERSION} and {RECYCLED_SEGMENT_VERSION}"
+    )]
     Version(u16),
     /// The padding behind a short name is not zero.
     #[error("the padding behind the topic's name is not zero")]
@@ -77,6 +89,24 @@ impl SegmentHeader {
             topic_len,
             topic: padded,
             partition,
+            is_recycled: false,
+        }
+    }
+
+    /// The same of a file that was another segment's before.
+    pub(super) fn recycled(self) -> Self {
+        Self {
+            is_recycled: true,
+            ..self
+        }
+    }
+
+    /// The version of its format.
+    pub fn version(&self) -> u16 {
+        if self.is_recycled {
+            RECYCLED_SEGMENT_VERSION
+        } else {
+            SEGMENT_VERSION
         }
     }
 
@@ -85,7 +115,7 @@ impl SegmentHeader {
         let mut out = [0; SEGMENT_HEADER_LEN];
         let mut rest = out.as_mut_slice();
         rest.put_slice(&SEGMENT_MAGIC);
-        rest.put_u16(SEGMENT_VERSION);
+        rest.put_u16(self.version());
         rest.put_u16(self.topic_len);
         rest.put_slice(&self.topic);
         rest.put_u32(self.partition);
@@ -106,7 +136,8 @@ impl SegmentHeader {
             return Err(SegmentHeaderError::Magic(magic));
         }
         let version = bytes.get_u16();
-        if version != SEGMENT_VERSION {
+        let is_recycled = version == RECYCLED_SEGMENT_VERSION;
+        if version != SEGMENT_VERSION && !is_recycled {
             return Err(SegmentHeaderError::Version(version));
         }
         let topic_len = bytes.get_u16();
@@ -116,6 +147,7 @@ impl SegmentHeader {
             topic_len,
             topic,
             partition: bytes.get_u32(),
+            is_recycled,
         };
         if topic
             .iter()
@@ -127,12 +159,17 @@ impl SegmentHeader {
         Ok(header)
     }
 
-    /// Checks that the header is that of `expected`.
+    /// Checks that the header is that of the partition that `expected` is of.
     ///
     /// # Errors
     /// [`SegmentHeaderError::Place`] if not.
     pub fn check_place(&self, expected: &Self) -> Result<(), SegmentHeaderError> {
-        if self == expected {
+        let is_recycled = expected.is_recycled;
+        if (Self {
+            is_recycled,
+            ..*self
+        }) == *expected
+        {
             return Ok(());
         }
         Err(SegmentHeaderError::Place {
@@ -208,8 +245,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn header_round_trip(topic in topic(), partition in any::<u32>()) {
-            let header = SegmentHeader::new(&topic, partition);
+        fn header_round_trip(
+            topic in topic(), partition in any::<u32>(), is_recycled in any::<bool>(),
+        ) {
+            let header = SegmentHeader { is_recycled, ..SegmentHeader::new(&topic, partition) };
             let bytes = header.encode();
             prop_assert_eq!(bytes.len(), 32);
             prop_assert_eq!(SegmentHeader::decode(&bytes).unwrap(), header);
@@ -217,9 +256,10 @@ mod tests {
 
         #[test]
         fn every_bit_flip_is_refused_or_names_another_place(
-            topic in topic(), partition in any::<u32>(), bit in 0..256usize,
+            topic in topic(), partition in any::<u32>(), is_recycled in any::<bool>(),
+            bit in 0..256usize,
         ) {
-            let header = SegmentHeader::new(&topic, partition);
+            let header = SegmentHeader { is_recycled, ..SegmentHeader::new(&topic, partition) };
             let mut bytes = header.encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let read = SegmentHeader::decode(&bytes).and_then(|h| h.check_place(&header));
@@ -240,6 +280,9 @@ mod tests {
         assert_eq!(&bytes[..8], b"SQWL\x00\x01\x00\x06");
         assert_eq!(&bytes[8..28], b"orders\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
         assert_eq!(&bytes[28..], [0, 0, 0, 7]);
+        let recycled = SegmentHeader::new(&topic, 7).recycled();
+        assert_eq!(&recycled.encode()[..8], b"SQWL\x00\x02\x00\x06");
+        assert_eq!(recycled.check_place(&SegmentHeader::new(&topic, 7)), Ok(()));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::cache::{SealedIndex, SegmentCache, Slot};
 use super::index::{Index, Subject};
 use super::manifest::{ManifestEntry, Seal, SegmentTimes};
 use super::segment::SegmentName;
+use super::spare::Wear;
 use super::tail::{Tail, TailCache};
 use crate::frame::FrameHeader;
 
@@ -37,6 +38,10 @@ pub(super) struct Segment {
     index_checksum: AtomicU32,
     /// What readers keep of it.
     pub(super) slot: Slot,
+    /// What was done to its file.
+    pub(super) wear: Arc<Wear>,
+    /// How much of its file was written when it was an earlier segment's, if it was.
+    pub(super) recycled: Option<u64>,
 }
 
 /// How much of a segment may be read.
@@ -68,6 +73,16 @@ impl Segment {
             live_index: Mutex::default(),
             index_checksum: AtomicU32::new(0),
             slot: Slot::default(),
+            wear: Arc::default(),
+            recycled: None,
+        }
+    }
+
+    /// The same segment in a file of which so much was written when it was an earlier segment's.
+    pub(super) fn recycled(self, written: Option<u64>) -> Self {
+        Self {
+            recycled: written,
+            ..self
         }
     }
 
@@ -208,6 +223,8 @@ impl Segment {
     pub(super) fn cut(&self, extent: Extent) -> Self {
         let (name, path) = (self.name, self.path.clone());
         let cut = Self::new(self.id, self.ordinal, name, path, extent);
+        // What was cut off stays in its file.
+        cut.wear.spoil();
         // Its records may be older than that: then it is kept for longer.
         cut.set_times(self.times());
         *lock(&cut.appended_at) = self.appended_at();

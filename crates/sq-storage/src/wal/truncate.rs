@@ -143,6 +143,7 @@ impl<F: FileSystem> WalWriter<F> {
         };
         for segment in self.state.segments().iter() {
             if is_gone(segment, offset) && !self.is_active(segment) {
+                self.trash.offer(segment);
                 change.remove(segment);
             } else {
                 change.left.push(Arc::clone(segment));

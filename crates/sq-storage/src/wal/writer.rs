@@ -21,7 +21,7 @@ use interval::Unsynced;
 use super::batch::{ActiveSegment, Batch, ClosedSegment};
 use super::config::{Rotation, WalConfig};
 use super::framed::{FrameContent, Framed};
-use super::maintenance::{Backlog, Maintenance};
+use super::maintenance::{Backlog, Chore, Maintenance};
 use super::prepared::Prepared;
 use super::reader::LogReader;
 use super::recovery::{Place, RecoveryReport};
@@ -240,13 +240,16 @@ impl<F: FileSystem> WalWriter<F> {
 
     /// [`append_batches`](Self::append_batches) for whatever becomes frames.
     pub(crate) async fn append_frames<B: Framed + Sync>(&mut self, frames: &[B]) -> Result<usize> {
-        let Some(reserve) = self.config.reserve.clone() else {
-            return self.append_now(frames).await;
-        };
-        reserve.restore().await?;
+        let reserve = self.config.reserve.clone();
+        if let Some(reserve) = &reserve {
+            reserve.restore().await?;
+        }
         let appended = self.append_now(frames).await;
         if matches!(&appended, Err(error) if error.is_out_of_space()) {
-            reserve.give_back().await;
+            self.trash.give_up_spares();
+            if let Some(reserve) = &reserve {
+                reserve.give_back().await;
+            }
         }
         appended
     }
@@ -368,6 +371,10 @@ impl<F: FileSystem> WalWriter<F> {
         self.sync_file().await?;
         // An armed successor is removed as a chore.
         self.armed = None;
+        while let Some(spare) = self.trash.take_spare() {
+            self.backlog.push(Chore::Discard(spare.path().to_owned()));
+            spare.used();
+        }
         self.do_chores().await;
         self.backlog.end();
         self.commit().await

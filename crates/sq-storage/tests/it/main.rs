@@ -26,6 +26,7 @@ mod mutants;
 mod opening;
 mod oracle;
 mod reading;
+mod recycling;
 mod retention;
 mod rolling;
 mod scrub;

@@ -11,9 +11,11 @@ use bytes::{Bytes, BytesMut};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
-use sq_sim::{Effect, Errno, Fault, Keep, OpKind, SyncFailure, poll_n_then_drop};
+use sq_sim::{Effect, Errno, Fault, Keep, Op, OpKind, SyncFailure, poll_n_then_drop};
 use sq_storage::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
-use sq_storage::{Action, Batch, MaintenanceMode, Prepared, Result, Rotation, TailCache, Zeroing};
+use sq_storage::{
+    Action, Batch, MaintenanceMode, Prepared, Result, Rotation, Spares, TailCache, Zeroing,
+};
 
 use crate::disk::{Disk, Habits};
 use crate::layer::{Layer, SharedLayer, attach};
@@ -73,6 +75,8 @@ struct Life {
     evict_at: usize,
     /// Whether segments follow each other by successors only, and often.
     rolls: bool,
+    /// Whether files of purged segments are written again, and there are often such.
+    recycles: bool,
 }
 
 impl Life {
@@ -92,6 +96,10 @@ impl Life {
         }
         machine.config.zero_ahead_bytes = *[0, 700, 20_000].choose(&mut rng).unwrap();
         machine.config.zeroing = Zeroing::new(*[9_000, 1 << 20].choose(&mut rng).unwrap());
+        let recycles = rng.random_range(0..2) == 0;
+        if recycles {
+            machine.config.spares = Spares::new(*[30_000, 1 << 20].choose(&mut rng).unwrap());
+        }
         let partitions = rng.random_range(1..=2);
         let log = |partition| Log {
             partition,
@@ -109,6 +117,7 @@ impl Life {
             steps: 0,
             evict_at: usize::MAX,
             rolls: false,
+            recycles,
         }
     }
 
@@ -166,6 +175,9 @@ impl Life {
     async fn step(&mut self, which: usize, log: &mut Writer) {
         if self.rolls && self.rng.random_range(0..3) == 0 {
             return self.roll(which, log).await;
+        }
+        if self.recycles && self.rng.random_range(0..12) == 0 {
+            return self.recycle(which, log).await;
         }
         match self.rng.random_range(0..100) {
             0..30 => {
@@ -354,6 +366,25 @@ impl Life {
                 }
             }
         }
+    }
+
+    /// Goes on in a successor, and lets go of most of what is in front of it.
+    async fn recycle(&mut self, which: usize, log: &mut Writer) {
+        if log.armed().is_none()
+            && let Ok(prepared) = log.preparation(None).run().await
+        {
+            let _ = log.arm(prepared);
+        }
+        if !log.switch() {
+            return;
+        }
+        let _ = log.maintenance().run().await;
+        let base = log.next_offset() - self.rng.random_range(0..2).min(log.next_offset());
+        if base >= log.reader().start_offset() {
+            let done = log.purge_to(base).await.is_ok();
+            self.logs[which].oracle.purged(log, base, done);
+        }
+        let _ = log.removal().run().await;
     }
 
     fn inject(&mut self) {
@@ -566,8 +597,9 @@ pub(crate) fn survives_with_successors(seed: u64, habits: Habits) -> bool {
     catch_unwind(AssertUnwindSafe(|| block_on(life.live()))).is_ok()
 }
 
-/// Lives through one seed; on a failure, says which, and what the disk was asked to do.
-fn live(seed: u64, begin: Begin) -> usize {
+/// Lives through one seed, and says how many steps that were, and how many files were written again; on a
+/// failure, says which seed it was, and what the disk was asked to do.
+fn live(seed: u64, begin: Begin) -> (usize, usize) {
     let mut life = begin(seed, steps_of(seed), Habits::default());
     let fs = life.machine.fs.clone();
     let lived = catch_unwind(AssertUnwindSafe(|| block_on(life.live())));
@@ -582,7 +614,13 @@ fn live(seed: u64, begin: Begin) -> usize {
         println!("  SQ_SEED={seed} cargo test -p sq-storage --test it model::");
         std::panic::resume_unwind(cause);
     }
-    life.steps
+    let trace = fs.trace();
+    let is_spare = |op: &&Op| op.path.extension().is_some_and(|e| e == "spare");
+    let recycled = trace
+        .iter()
+        .filter(|op| op.kind == OpKind::Rename)
+        .filter(is_spare);
+    (life.steps, recycled.count())
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -598,9 +636,15 @@ fn seeds() -> Range<u64> {
 
 fn live_all(begin: Begin) {
     let seeds = seeds();
+    let many = seeds.end - seeds.start > 100;
     let (count, expected) = (seeds.end - seeds.start, seeds.clone().map(steps_of).sum());
-    let steps: usize = seeds.map(|seed| live(seed, begin)).sum();
-    println!("{steps} steps, {count} seeds");
+    let (mut steps, mut recycled) = (0, 0);
+    for (lived, again) in seeds.map(|seed| live(seed, begin)) {
+        steps += lived;
+        recycled += again;
+    }
+    println!("{steps} steps, {count} seeds, {recycled} files written again");
+    assert!(recycled as u64 > count / 4 || !many);
     assert_eq!(steps, expected);
 }
 

@@ -181,13 +181,13 @@ async fn survives_a_crash_at(at: u64, maintain: Maintain, seed: u64, stop: &Powe
 
 /// Any end of a process or a machine.
 #[derive(Clone, Debug)]
-enum PowerOr {
+pub(crate) enum PowerOr {
     Stop(Stop),
     Power(PowerLoss),
 }
 
 impl PowerOr {
-    fn strike(&self, machine: &Machine) {
+    pub(crate) fn strike(&self, machine: &Machine) {
         match self {
             Self::Stop(stop) => stop.strike(&machine.fs),
             Self::Power(loss) => machine.fs.power_loss(loss.clone()),
@@ -195,7 +195,7 @@ impl PowerOr {
     }
 
     /// Every way a process stops, and every fate of bytes with every fate of names.
-    fn all() -> Vec<Self> {
+    pub(crate) fn all() -> Vec<Self> {
         let mut all: Vec<_> = Stop::ALL.map(Self::Stop).to_vec();
         let names = (0..8).map(EntryFate::These);
         let names = names.chain([EntryFate::Lost, EntryFate::Kept]);

@@ -9,8 +9,8 @@ pub(crate) use sq_sim::Stop;
 use sq_sim::{InMemoryFileSystem, VirtualClock};
 use sq_storage::wal::segment::SegmentName;
 use sq_storage::{
-    Error, LogReader, Record, RecoveryVisitor, Result, SegmentIds, TailCache, TopicName, WalConfig,
-    WalWriter,
+    Error, LogReader, Record, RecoveryVisitor, Result, SegmentIds, Spares, TailCache, TopicName,
+    WalConfig, WalWriter,
 };
 
 use crate::disk::{Disk, Habits};
@@ -68,6 +68,7 @@ impl Machine {
             zero_ahead_bytes: 0,
             // Most tests are about what the files hold.
             tail_cache: TailCache::off(),
+            spares: Spares::none(),
             ..WalConfig::new("/data")
         };
         let clock = VirtualClock::new();

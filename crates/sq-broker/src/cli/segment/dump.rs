@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sq_sim::FileSystem;
 use sq_storage::frame::{Frame, FrameHeader};
-use sq_storage::wal::segment::{SEGMENT_VERSION, SegmentHeader};
+use sq_storage::wal::segment::SegmentHeader;
 
 use super::SegmentError;
 use super::batch_state::batch_in;
@@ -51,7 +51,7 @@ fn write_segment_header(
     } else {
         ""
     };
-    writeln!(out, "version    {SEGMENT_VERSION}")?;
+    writeln!(out, "version    {}", header.version())?;
     writeln!(out, "topic      {name}{cut} ({} bytes)", header.topic_len)?;
     writeln!(out, "partition  {}", header.partition)?;
     writeln!(out, "length     {length}")?;
@@ -96,7 +96,7 @@ fn write_part(part: &Part, out: &mut impl Write) -> Result<(), SegmentError> {
             has_data: false,
             ..
         } => {
-            writeln!(out, "{position}\tend, and {length} bytes of zeros")?;
+            writeln!(out, "{position}\tend, and {length} bytes behind it")?;
         }
         Part::Rest {
             position,

@@ -11,6 +11,12 @@ use sq_storage::wal::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentHeaderE
 /// How much is read at a time, in bytes.
 const WINDOW: usize = 1 << 20;
 
+/// A write ends with a page.
+const PAGE_LEN: u64 = 4096;
+
+/// The zeros that a write ends with at least, where a file was another segment's before.
+const END_LEN: u64 = 4;
+
 /// Why there is no frame of a segment at a position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoFrame {
@@ -63,7 +69,7 @@ pub(super) enum Part {
         length: u64,
         /// Why there is no frame here.
         error: NoFrame,
-        /// Whether there is anything but zeros.
+        /// Whether there is anything but zeros, and what an earlier segment left in the file.
         has_data: bool,
     },
 }
@@ -77,6 +83,8 @@ pub(super) struct Walk {
     window_at: u64,
     position: u64,
     segment_id: Option<u64>,
+    /// Whether the file was another segment's before.
+    is_recycled: bool,
     done: bool,
 }
 
@@ -89,6 +97,7 @@ impl Walk {
     ) -> io::Result<(Self, Result<SegmentHeader, SegmentHeaderError>)> {
         let length = file.len().await?;
         let header = SegmentHeader::decode(&file.read_at(0, SEGMENT_HEADER_LEN).await?);
+        let is_recycled = header.as_ref().is_ok_and(|header| header.is_recycled);
         let walk = Self {
             file,
             length,
@@ -96,6 +105,7 @@ impl Walk {
             window_at: 0,
             position: SEGMENT_HEADER_LEN as u64,
             segment_id,
+            is_recycled,
             done: false,
         };
         Ok((walk, header))
@@ -168,8 +178,12 @@ impl Walk {
         let (mut at, mut has_data) = (position, false);
         while at < self.length {
             let piece = self.bytes(at, FRAME_HEADER_LEN).await?;
-            has_data |= piece.iter().any(|byte| *byte != 0);
-            for found in candidates(&piece, self.segment_id) {
+            let own = self.own_len(position, at, piece.len());
+            has_data |= piece.iter().take(own).any(|byte| *byte != 0);
+            // Of an earlier segment's frames, nothing but the id tells this one's.
+            let is_blind = self.is_recycled && self.segment_id.is_none();
+            let found = candidates(&piece, self.segment_id).into_iter();
+            for found in found.filter(|_| !is_blind) {
                 let found = at + found as u64;
                 if found > position && self.frame_at(found).await?.is_ok() {
                     return Ok((Some(found), true));
@@ -179,6 +193,17 @@ impl Walk {
             at += piece.len().saturating_sub(FRAME_HEADER_LEN - 1).max(1) as u64;
         }
         Ok((None, has_data))
+    }
+
+    /// How much of a piece at `at` can only be the segment's own, if its last frame ends at `position`: behind
+    /// the zeros of the last write, a file may hold what another segment left.
+    fn own_len(&self, position: u64, at: u64, length: usize) -> usize {
+        if !self.is_recycled {
+            return length;
+        }
+        let zeros = (position + END_LEN).next_multiple_of(PAGE_LEN);
+        let own = usize::try_from(zeros.saturating_sub(at));
+        own.unwrap_or(length).min(length)
     }
 
     /// At least `length` bytes, or all up to the end of the file.

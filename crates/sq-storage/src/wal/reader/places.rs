@@ -179,6 +179,8 @@ impl<F: FileSystem> LogReader<F> {
             id: Some(segment.id),
             base_offset: segment.name.base_offset,
             max_zeros: limit,
+            // Behind its end it is not looked.
+            is_recycled: false,
         };
         let mut index = Index::default();
         let end = subject.extent.end_offset;

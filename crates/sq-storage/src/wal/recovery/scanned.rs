@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use sq_sim::{FileHandle, FileSystem};
@@ -10,17 +11,18 @@ use super::super::config::WalConfig;
 use super::super::index::Index;
 use super::super::manifest::ManifestContent;
 use super::super::replay::Replay;
-use super::super::scan::{Run, Runs, Scope, Stop, walk_runs};
+use super::super::scan::{Run, Runs, Scope, Stop, read_header, walk_runs};
 use super::super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentHeaderError};
+use super::super::spare::end_of_zeros;
 use super::super::state::Extent;
-use super::{Candidate, Place, RecoveryReport};
+use super::{Candidate, Place, RecoveryReport, longest_write};
 use crate::error::{DamageReason, Error, Result};
-use crate::frame::{FRAME_HEADER_LEN, FrameHeader, SEGMENT_ID_POSITION};
+use crate::frame::{FrameHeader, SEGMENT_ID_POSITION};
 
 /// What reading a segment from end to end gave.
 pub(in super::super) struct Scan {
     pub(super) file: Box<dyn FileHandle>,
-    pub(super) header: Result<(), SegmentHeaderError>,
+    pub(super) header: Result<SegmentHeader, SegmentHeaderError>,
     pub(in super::super) first: Option<FrameHeader>,
     /// The file's length.
     pub(in super::super) file_len: u64,
@@ -28,19 +30,29 @@ pub(in super::super) struct Scan {
     pub(super) last_position: u64,
     /// The stretches of frames that can be read; at least one.
     pub(in super::super) runs: Vec<Run>,
-    /// Whether anything but zeros stands behind the last of them.
+    /// Whether anything but zeros stands behind the last of them, and what an earlier segment left.
     pub(in super::super) has_data_behind: bool,
     /// The highest `committed_before` in a frame.
     pub(in super::super) committed_before: u64,
     /// Where the frames begin that none of its own says is committed: position and base offset.
     pub(super) unproven: VecDeque<(u64, u64)>,
     pub(super) index: Index,
+    /// The zeros behind its last frame, where something else may be on the disk: in a file that was another
+    /// segment's before.
+    pub(super) zeros: Option<Range<u64>>,
 }
 
 impl Scan {
     /// The segment's file.
     pub(in super::super) fn file(&self) -> &dyn FileHandle {
         &*self.file
+    }
+
+    /// How much of its file was written when it was another segment's, as far as that is known, if it was.
+    pub(super) fn recycled(&self) -> Option<u64> {
+        let is_recycled = self.header.as_ref().is_ok_and(|header| header.is_recycled);
+        // One without a frame is begun again from nothing.
+        (is_recycled && self.first.is_some()).then_some(self.file_len)
     }
 
     /// Whether every frame that was found counts, if so much of the segment does.
@@ -82,8 +94,7 @@ pub(super) async fn scan<F: FileSystem>(
     }
     let path = candidate.found_at();
     let file = fs.open(path).await.map_err(Error::io("open", path))?;
-    // A write is at most a largest frame, and a mark before it may be missing as well.
-    let max_zeros = config.max_frame_bytes.saturating_add(FRAME_HEADER_LEN) as u64;
+    let max_zeros = longest_write(config);
     let scan = read_segment(file, &place.header, found, candidate, max_zeros, replay).await;
     let scan = scan.map_err(Error::io("read", path))?;
     // The header is durable before the first frame is written: where no frame is, the file was never
@@ -123,6 +134,7 @@ async fn read_segment(
         // As in a walk: a bit may have been lost on the way.
         found = read_header(&*file, header).await?;
     }
+    let is_recycled = found.as_ref().is_ok_and(|header| header.is_recycled);
     let listed_ordinal = candidate.entry.map(|e| e.ordinal);
     let mut cut = Cut::default();
     let (id, base_offset) = (candidate.id(), candidate.name.base_offset);
@@ -133,6 +145,7 @@ async fn read_segment(
         id,
         base_offset,
         max_zeros,
+        is_recycled,
     };
     let (mut first, mut committed_before) = (None, 0);
     let mut unproven = VecDeque::new();
@@ -164,6 +177,9 @@ async fn read_segment(
         runs,
         has_data_behind,
     } = walked.await?;
+    let ends_in_zeros = is_recycled && !has_data_behind && cut.at.is_none();
+    let end = runs.last().filter(|_| ends_in_zeros);
+    let zeros = end.map(|run| run.end_position..end_of_zeros(run.end_position));
     let (runs, has_data_behind) = cut.apply(runs, has_data_behind);
     #[cfg(feature = "mutants")]
     let runs = if super::super::mutants::lacks(super::super::mutants::Guard::LastFrame) {
@@ -182,6 +198,7 @@ async fn read_segment(
         committed_before,
         unproven,
         index,
+        zeros,
     })
 }
 
@@ -236,12 +253,4 @@ fn trust_length(mut runs: Vec<Run>, length: u64) -> Vec<Run> {
         last.end_position = length;
     }
     runs
-}
-
-async fn read_header(
-    file: &dyn FileHandle,
-    expected: &SegmentHeader,
-) -> io::Result<Result<(), SegmentHeaderError>> {
-    let head = file.read_at(0, SEGMENT_HEADER_LEN).await?;
-    Ok(SegmentHeader::decode(&head).and_then(|h| h.check_place(expected)))
 }

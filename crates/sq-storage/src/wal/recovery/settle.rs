@@ -13,6 +13,7 @@ use super::super::maintenance::write_index;
 use super::super::manifest::{Manifest, ManifestContent, ManifestEntry, Seal};
 use super::super::removal::Trash;
 use super::super::segment::SEGMENT_HEADER_LEN;
+use super::super::spare::Shelf;
 use super::super::state::Segment;
 use super::{Candidate, Place, Recovered, RecoveredActive, RecoveryReport, Scan};
 use crate::error::{Error, Result};
@@ -77,7 +78,7 @@ pub(super) async fn settle<F: FileSystem>(
     let files: Vec<_> = files
         .map(|path| (path.clone(), by_path.get(&path).copied()))
         .collect();
-    let trash = Trash::found(&removed, &files);
+    let trash = Trash::found(&removed, &files, Shelf::new(config));
     trash.reserve_ids(found.entries.iter().map(|e| e.id));
     let manifest = Manifest::adopt(fs, place.dir.clone(), found, entries, removed, trash).await;
     Ok(Recovered {
@@ -136,7 +137,8 @@ fn settle_link(
         mut scan,
         ..
     } = candidate;
-    let mut segment = Segment::new(id, ordinal, name, path, extent);
+    let recycled = scan.as_ref().and_then(Scan::recycled);
+    let mut segment = Segment::new(id, ordinal, name, path, extent).recycled(recycled);
     if let Some(seal) = &mut seal {
         // Of frames behind the segment's end it says too much: then it is kept for longer.
         let scanned = || scan.as_ref().and_then(|s| s.index.times());

@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use sq_sim::{DurableWriteError, FileSystem};
 
+use super::super::spare;
 use super::WalWriter;
 use crate::error::{Error, Result};
 use crate::frame::{FRAME_HEADER_LEN, FrameHeader, FrameKind};
@@ -12,7 +13,8 @@ use crate::reserve::is_out_of_space;
 /// would first be read back.
 const PAGE_LEN: usize = 4096;
 
-static ZERO_PAGE: [u8; PAGE_LEN] = [0; PAGE_LEN];
+/// What a write is padded with: at most a page and what has to follow the last frame.
+static ZEROS: [u8; 2 * PAGE_LEN] = [0; 2 * PAGE_LEN];
 
 impl<F: FileSystem> WalWriter<F> {
     /// Writes buffers of `bytes` bytes at the segment's position, padded to the page, and moves the
@@ -29,10 +31,14 @@ impl<F: FileSystem> WalWriter<F> {
         let position = self.segment_position;
         let end = position + bytes;
         let count = buffers.len();
-        let padding = end.next_multiple_of(PAGE_LEN as u64) - end;
-        if let Some(zeros) = usize::try_from(padding)
+        let padded = match segment.recycled {
+            // What an earlier segment left follows right behind.
+            Some(_) => spare::end_of_zeros(end),
+            None => end.next_multiple_of(PAGE_LEN as u64),
+        };
+        if let Some(zeros) = usize::try_from(padded - end)
             .ok()
-            .and_then(|len| ZERO_PAGE.get(..len))
+            .and_then(|len| ZEROS.get(..len))
             && !zeros.is_empty()
         {
             buffers.push(Bytes::from_static(zeros));

@@ -4,14 +4,11 @@ use std::sync::Arc;
 
 use sq_sim::{FileSystem, Instant};
 
-use super::super::config::SyncPolicy;
+use super::super::config::{MAX_UNSYNCED_BYTES, SyncPolicy};
 use super::super::framed::{FrameContent, Framed};
 use super::super::state::{Extent, Segment};
 use super::WalWriter;
 use crate::error::Result;
-
-/// How much is kept at most, in bytes of frames. The write that would pass it is synced.
-const MAX_UNSYNCED_BYTES: u64 = 8 << 20;
 
 /// Frames that are acknowledged and not known to be durable, in the order of their offsets.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! From one segment to the next: opening, ending, sealing.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use super::super::ahead::Zone;
 use super::super::config::MaintenanceMode;
 use super::super::index::Index;
 use super::super::maintenance::{Chore, MAX_HANDED};
+use super::super::prepared::Origin;
 use super::super::segment::{SEGMENT_HEADER_LEN, SegmentName};
 use super::super::sidecar::Sidecar;
 use super::super::state::{Extent, Segment};
@@ -22,13 +23,22 @@ impl<F: FileSystem> WalWriter<F> {
     /// Ends the active file after a failure: nothing is ever written to it again.
     pub(super) fn poison(&mut self) {
         self.poisoned_in_a_row = self.poisoned_in_a_row.saturating_add(1);
+        self.wear();
         self.retire();
     }
 
     /// Ends the active file if an earlier call was dropped while it wrote.
     pub(in super::super) fn retire_if_abandoned(&mut self) {
         if std::mem::take(&mut self.write_under_way) {
+            self.wear();
             self.retire();
+        }
+    }
+
+    /// What the active file holds is not known, or may change: it is never another segment's.
+    fn wear(&self) {
+        if let Some(segment) = &self.segment {
+            segment.wear.spoil();
         }
     }
 
@@ -115,7 +125,7 @@ impl<F: FileSystem> WalWriter<F> {
         id: u64,
         name: SegmentName,
         file: Box<dyn FileHandle>,
-        prepared: Option<(PathBuf, Held)>,
+        prepared: Option<Origin>,
     ) {
         let ordinal = self.next_ordinal;
         self.next_ordinal = self.next_ordinal.saturating_add(1);
@@ -126,8 +136,11 @@ impl<F: FileSystem> WalWriter<F> {
         };
         let path = self.place.dir.join(name.file_name());
         let is_prepared = prepared.is_some();
-        let (prepared, zeroed) = prepared.unzip();
-        let segment = Segment::new(id, ordinal, name, path, extent).prepared_at(prepared);
+        let recycled = prepared.as_ref().and_then(|origin| origin.recycled);
+        let (prepared, zeroed) = prepared.map(|o| (o.path, o.zeroed)).unzip();
+        let segment = Segment::new(id, ordinal, name, path, extent)
+            .prepared_at(prepared)
+            .recycled(recycled);
         let segment = Arc::new(segment.with_index(Index::default()));
         // The manifest lists a segment under the name that it has, durably.
         if is_prepared {
@@ -163,6 +176,10 @@ impl<F: FileSystem> WalWriter<F> {
         );
         let zone = match zeroed {
             Some(zeroed) => zone.zeroed(zeroed),
+            None => zone,
+        };
+        let zone = match segment.recycled {
+            Some(written) => zone.recycled(written),
             None => zone,
         };
         self.backlog.ahead().begin(zone);

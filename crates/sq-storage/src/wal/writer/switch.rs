@@ -28,7 +28,7 @@ impl<F: FileSystem> WalWriter<F> {
     pub fn preparer_through(&self, fs: Arc<F>) -> Preparer<F> {
         Preparer {
             dir: self.place.dir.clone(),
-            header: self.place.header.encode(),
+            header: self.place.header,
             length: self.config.max_segment_bytes,
             zero_ahead_bytes: self.config.zero_ahead_bytes,
             zeroing: self.config.zeroing.clone(),
@@ -39,6 +39,7 @@ impl<F: FileSystem> WalWriter<F> {
             state: Arc::clone(&self.state),
             reserve: self.config.reserve.clone(),
             trash: Arc::clone(&self.trash),
+            clock: Arc::clone(&self.clock),
         }
     }
 
@@ -115,14 +116,14 @@ impl<F: FileSystem> WalWriter<F> {
             return false;
         };
         let id = prepared.id();
-        let Some((file, path, zeroed)) = prepared.into_segment() else {
+        let Some((file, origin)) = prepared.into_segment() else {
             return false;
         };
         let name = SegmentName {
             base_offset,
             id: self.is_base_taken(base_offset).then_some(id),
         };
-        self.begin_segment(id, name, file, Some((path, zeroed)));
+        self.begin_segment(id, name, file, Some(origin));
         true
     }
 
