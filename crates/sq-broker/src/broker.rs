@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sq_roll::Node;
 use sq_sim::{Clock, FileSystem};
-use sq_storage::{Reserve, SegmentIds, TailCache, WalConfig};
+use sq_storage::{Reserve, SegmentIds, Spares, TailCache, WalConfig};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
@@ -123,6 +123,7 @@ impl<F: FileSystem> Broker<F> {
             tail_cache: TailCache::new(config.limits.tail_cache_bytes),
             sync: config.sync,
             reserve: reserve(&data_dir, &fs, &clock, config.reserve_bytes).await?,
+            spares: Spares::new(config.spare_segment_bytes),
             ..WalConfig::new(data_dir.path())
         };
         let setup = meta::Setup {

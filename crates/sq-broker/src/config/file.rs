@@ -45,6 +45,10 @@ direct_writes = true
 # stop. 0 for none.
 reserve_bytes = 16777216
 
+# Bytes of deleted segments that are kept for some minutes, to be written again as the next ones: that costs
+# appends less than fresh space. 0 for none, as where backups hold hard links to segments.
+spare_segment_bytes = 2147483648
+
 # How often it is looked for records that are not to be kept any longer.
 retention_check_interval_ms = 300000
 
@@ -105,7 +109,7 @@ const FRAME: i64 = i32::MAX as i64;
 /// More memory than a machine has, in bytes.
 const MEMORY: i64 = 1 << 44;
 
-const SETTINGS: [(&str, Setter); 27] = [
+const SETTINGS: [(&str, Setter); 28] = [
     ("listen", |c, key, v| set(&mut c.listen, address(key, v)?)),
     ("advertise", |c, key, v| {
         set(&mut c.advertise, Some(address(key, v)?))
@@ -132,6 +136,9 @@ const SETTINGS: [(&str, Setter); 27] = [
     }),
     ("reserve_bytes", |c, key, v| {
         set(&mut c.reserve_bytes, whole(key, v, 0, MEMORY)?)
+    }),
+    ("spare_segment_bytes", |c, key, v| {
+        set(&mut c.spare_segment_bytes, whole(key, v, 0, MEMORY)?)
     }),
     ("retention_check_interval_ms", |c, key, v| {
         set(&mut c.retention_check_interval, millis(key, v)?)

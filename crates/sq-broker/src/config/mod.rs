@@ -51,6 +51,9 @@ pub struct Config {
     /// Room that is kept on the disk for what must still work when it is full: deleting and closing;
     /// in bytes, 0 for none (`reserve_bytes`).
     pub reserve_bytes: u64,
+    /// Bytes of deleted segments that are kept to be written again, over all partitions, 0 for none
+    /// (`spare_segment_bytes`; [`Spares`](sq_storage::Spares)).
+    pub spare_segment_bytes: u64,
     /// How often it is looked for records that are not to be kept any longer
     /// (`retention_check_interval_ms`); Kafka's `log.retention.check.interval.ms`.
     pub retention_check_interval: Duration,
@@ -164,6 +167,7 @@ impl Default for Config {
             sync: SyncPolicy::Always,
             direct_writes: true,
             reserve_bytes: 16 << 20,
+            spare_segment_bytes: 2 << 30,
             retention_check_interval: Duration::from_mins(5),
             scrub: ScrubConfig::default(),
             roll: RollConfig::default(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kafka_protocol::messages::DeleteTopicsRequest;
+use sq_broker::config::Config;
 use sq_broker::protocol::ResponseError;
 use sq_sim::{Clock, DirEntry, FileSystem, OsFileSystem, SystemClock, VirtualClock};
 
@@ -124,6 +125,62 @@ fn a_topic_lets_go_of_what_is_too_old_or_too_much() {
         );
         broker.stop().await;
     });
+}
+
+/// How many of a topic's files were another segment's before, by their headers.
+async fn written_again(topic: &Path) -> usize {
+    let fs = OsFileSystem::blocking_pool();
+    let mut again = 0;
+    for entry in segments(topic).await {
+        let file = fs.open(&topic.join("0").join(&entry.name)).await.unwrap();
+        let head = file.read_at(4, 2).await.unwrap();
+        again += usize::from(head[..] == [0, 2]);
+    }
+    again
+}
+
+#[test]
+fn a_deleted_segment_is_written_again_as_a_later_one_unless_a_setting_forbids_it() {
+    for (bytes, is_kept) in [(1 << 20, true), (0, false)] {
+        block_on(async {
+            let clock = VirtualClock::new();
+            let set = |config: &mut Config| config.spare_segment_bytes = bytes;
+            let broker = TestBroker::on(Arc::new(clock.clone()), set).await;
+            let mut client = broker.client().await;
+            let configs = [("retention.bytes", "6000"), ("segment.bytes", "4096")];
+            assert_eq!(client.create("turns", 1, &configs).await, 0);
+            let path = broker.data_dir().join("turns");
+            let mut expected = 0;
+            for _ in 0..2 {
+                for _ in 0..12 {
+                    let batch = Batch::of(1).sized(1000);
+                    assert_eq!(client.append("turns", batch.bytes()).await, expected);
+                    expected += 1;
+                    a_moment().await;
+                }
+                let start = earliest(&mut client, "turns").await;
+                clock.advance(Duration::from_mins(5));
+                until(&clock, async || {
+                    earliest(&mut client, "turns").await > start
+                })
+                .await;
+                until(&clock, async || segments(&path).await.len() <= 3).await;
+            }
+            assert_eq!(written_again(&path).await > 0, is_kept);
+            let start = earliest(&mut client, "turns").await;
+            let (error, records) = client.fetch("turns", start).await;
+            assert_eq!(error, 0);
+            assert_eq!(
+                i64::try_from(records.len()).unwrap(),
+                expected - start,
+                "and nothing of what it held before"
+            );
+            broker.stop().await;
+            let mut files = list(&path.join("0")).await;
+            files.retain(|e| is(e, ".spare"));
+            assert!(files.is_empty(), "a clean stop leaves none");
+        });
+    }
 }
 
 #[test]
