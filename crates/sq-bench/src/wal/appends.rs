@@ -11,13 +11,17 @@ use sq_storage::log::{Append, AppendThreads, Direct, Executor, Head, Log, LogCon
 use super::Bench;
 use super::sq::{SEGMENT_BYTES, Sq, batch, runtime};
 use super::subject::{BATCH_RECORDS, Measured, Subject, callers, repeat};
+use super::turning::Turning;
 use crate::floor::{Floor, FloorRound};
 use crate::stats::{float, median, per_second};
 use crate::table::{Row, Table, Target, Unit};
 use crate::time::now;
 
 /// Steps of a round: the floor, what every log does, and what only sq does.
-pub(super) const STEPS: u64 = 1 + 4 * 3 + 6;
+pub(super) const STEPS: u64 = 1 + 4 * 3 + 10;
+
+/// Bytes of a segment of a log that keeps little: each is soon purged, and its file written again.
+const TURNING_BYTES: u64 = 64 << 20;
 
 /// Threads that the asynchronous handle appends on.
 const THREADS: usize = 1;
@@ -34,6 +38,8 @@ struct Round {
     floor: FloorRound,
     floor_64k: FloorRound,
     floor_batch: FloorRound,
+    /// Half a window at a time: while that is written, the other half is appended.
+    floor_half: FloorRound,
     floor_large: FloorRound,
     logs: Vec<Jobs>,
     one_async: Measured,
@@ -41,6 +47,14 @@ struct Round {
     window: f64,
     large: f64,
     large_window: f64,
+    again: Again,
+}
+
+/// What sq does where segments are purged and their files written again.
+struct Again {
+    batch: f64,
+    large: f64,
+    window: f64,
 }
 
 /// What every log does, in records a second.
@@ -71,6 +85,7 @@ fn round(bench: &Bench, floor: &mut Floor, threads: &AppendThreads) -> Result<Ro
     let mut of = |bytes| floor.round(&vec![0x5a; bytes], bench.time);
     let floor_64k = of(64 << 10)?;
     let floor_batch = of(BATCH_RECORDS * bench.value.len())?;
+    let floor_half = of(WINDOW / 2 * bench.value.len())?;
     let floor_large = of(LARGE_BYTES)?;
     let floor = of(bench.value.len())?;
     let logs = Subject::ALL
@@ -95,11 +110,14 @@ fn round(bench: &Bench, floor: &mut Floor, threads: &AppendThreads) -> Result<Ro
     let large = large(bench, &inline.log)?;
     bench.run.step("sq, a window of 1 MiB");
     let large_window = large_window(bench, &handed.log)?;
+    drop((handed, inline));
+    let again = again(bench, threads)?;
     bench.run.step("clean up");
     Ok(Round {
         floor,
         floor_64k,
         floor_batch,
+        floor_half,
         floor_large,
         logs,
         one_async,
@@ -107,6 +125,33 @@ fn round(bench: &Bench, floor: &mut Floor, threads: &AppendThreads) -> Result<Ro
         window,
         large,
         large_window,
+        again,
+    })
+}
+
+fn again(bench: &Bench, threads: &AppendThreads) -> Result<Again> {
+    bench.run.step("sq, until files are written again");
+    let dir = bench.dir("again")?;
+    let inline = Turning::written_again(dir.path(), LogConfig::default(), TURNING_BYTES)?;
+    bench.run.step("sq, batches of 100, files written again");
+    let batch = one_batch(bench, &inline.log)?;
+    bench.run.step("sq, 1 MiB, files written again");
+    let large = large(bench, &inline.log)?;
+    drop(inline);
+    bench
+        .run
+        .step("sq, a window of records, files written again");
+    let config = LogConfig {
+        executor: Executor::Threads(threads.clone()),
+        ..LogConfig::default()
+    };
+    let dir = bench.dir("again")?;
+    let handed = Turning::written_again(dir.path(), config, TURNING_BYTES)?;
+    let window = window(bench, &handed.log)?;
+    Ok(Again {
+        batch,
+        large,
+        window,
     })
 }
 
@@ -209,6 +254,7 @@ fn floors(rounds: &[Round], table: &mut Table) {
     table.push(row("pwrite and fdatasync, zeroed file, 1 KiB", |r| r.floor));
     table.push(row("64 KiB", |r| r.floor_64k));
     table.push(row("100 KiB", |r| r.floor_batch));
+    table.push(row("128 KiB", |r| r.floor_half));
     table.push(row("1 MiB", |r| r.floor_large));
 }
 
@@ -337,6 +383,21 @@ fn batches(rounds: &[Round], table: &mut Table) {
             ),
     );
     table.push(best(|r| r.one_batch));
+    // The others begin new files here.
+    table.push(
+        Row::new("... in files that were written before")
+            .beside(median(rounds.iter().map(floor)), Unit::PerSecond)
+            .figure(
+                median(rounds.iter().map(|r| r.again.batch)),
+                Unit::PerSecond,
+            )
+            .judge(
+                median(rounds.iter().map(|r| r.again.batch / floor(r))),
+                Unit::Times,
+                Target::AtLeast(0.95),
+            ),
+    );
+    table.push(best(|r| r.again.batch));
 }
 
 fn windows(rounds: &[Round], table: &mut Table) {
@@ -369,4 +430,22 @@ fn windows(rounds: &[Round], table: &mut Table) {
         large,
         0.9,
     ));
+    table.push(row(
+        "batches of 1 MiB, sq, one at a time, in files that were written before".to_owned(),
+        |r| r.again.large,
+        large,
+        0.9,
+    ));
+    table.push(row(
+        format!("one producer, window {WINDOW}, sq, in files that were written before"),
+        |r| r.again.window,
+        |r| r.floor.appends_per_second,
+        90.0,
+    ));
+    let half = |r: &Round| r.floor_half.appends_per_second * float(WINDOW as u64 / 2);
+    table.push(
+        Row::new("... beside the floor, half a window at a time")
+            .beside(median(rounds.iter().map(half)), Unit::PerSecond)
+            .ratio(median(rounds.iter().map(|r| r.again.window / half(r)))),
+    );
 }

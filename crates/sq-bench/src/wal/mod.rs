@@ -9,6 +9,7 @@ mod read;
 mod roll;
 mod sq;
 mod subject;
+mod turning;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -13,20 +13,28 @@ use sq_storage::wal::remove_file_in_steps;
 use super::Bench;
 use super::sq::{Sq, runtime};
 use super::subject::{DurableLog as _, repeat};
+use super::turning::{Past, Turning};
 use crate::stats::{Latencies, Summary, median};
 use crate::table::{Row, Table, Target, Unit};
 use crate::time::now;
 
-/// Steps of a round: undisturbed, preparing, removing.
-pub(super) const STEPS: u64 = 3;
+/// Steps of a round: undisturbed, preparing, removing, and beside another log in three ways.
+pub(super) const STEPS: u64 = 3 + 3;
 
 /// Preparations in a round: each takes but a moment.
 const PREPARATIONS: usize = 20;
+
+/// Segments that another log writes.
+const SEGMENTS: u64 = 4;
 
 struct Round {
     undisturbed: Summary,
     preparing: Summary,
     removing: Summary,
+    /// Beside another log that writes segment after segment.
+    kept: Summary,
+    removed: Summary,
+    written_again: Summary,
 }
 
 pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<()> {
@@ -62,7 +70,42 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<()> {
         |r| r.removing,
         2.0,
     ));
+    beside_another(&rounds, table);
     Ok(())
+}
+
+/// One of the series of a round.
+type Of = fn(&Round) -> &Summary;
+
+/// As fast as they are written, another log's segments are removed, or written again.
+fn beside_another(rounds: &[Round], table: &mut Table) {
+    let row = |name: String, get: fn(&Summary) -> f64, of: Of, bound| {
+        let ratios = rounds.iter().map(|round| get(of(round)) / get(&round.kept));
+        Row::new(name)
+            .beside(
+                median(rounds.iter().map(|round| get(&round.kept))),
+                Unit::Microseconds,
+            )
+            .figure(
+                median(rounds.iter().map(|round| get(of(round)))),
+                Unit::Microseconds,
+            )
+            .judge(median(ratios), Unit::Times, Target::AtMost(bound))
+    };
+    let fates: [(&str, Of); 2] = [
+        ("removed", |r| &r.removed),
+        ("written again", |r| &r.written_again),
+    ];
+    for (fate, of) in fates {
+        let name = |figure| {
+            format!(
+                "append while another log's segments are {fate} as fast as they are written, \
+                 {figure}; beside: while they are kept"
+            )
+        };
+        table.push(row(name("p99"), |s| s.p99, of, 1.5));
+        table.push(row(name("max"), |s| s.max, of, 2.0));
+    }
 }
 
 fn round(bench: &Bench) -> Result<Round> {
@@ -91,7 +134,25 @@ fn round(bench: &Bench) -> Result<Round> {
         undisturbed,
         preparing,
         removing,
+        kept: another(bench, &sq, Past::Kept)?,
+        removed: another(bench, &sq, Past::Removed)?,
+        written_again: another(bench, &sq, Past::WrittenAgain)?,
     })
+}
+
+/// Appends while another log writes some segments as fast as it can.
+fn another(bench: &Bench, sq: &Sq, past: Past) -> Result<Summary> {
+    bench.run.step("another log writes");
+    let dir = bench.dir("another")?;
+    let other = Turning::open(dir.path(), LogConfig::default(), bench.bytes, past)?;
+    if past != Past::Kept {
+        other.write(2 * bench.bytes)?;
+    }
+    let mut latencies = Latencies::new()?;
+    beside(bench, sq, &mut latencies, || {
+        other.write(SEGMENTS * bench.bytes)
+    })?;
+    Ok(latencies.summary())
 }
 
 /// A file of so many bytes that are on the disk.

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use sq_sim::OsFileSystem;
 use sq_storage::log::{Log, LogConfig};
-use sq_storage::{Batch, Maintenance, MaintenanceMode, TopicName, WalConfig, WalWriter};
+use sq_storage::{Batch, Maintenance, MaintenanceMode, Spares, TopicName, WalConfig, WalWriter};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
@@ -43,8 +43,18 @@ impl Sq {
 
 /// Opens the one partition there is in a directory.
 pub(super) fn writer(dir: &Path, segment_bytes: u64) -> Result<WalWriter<OsFileSystem>> {
+    writer_with(dir, segment_bytes, Spares::default())
+}
+
+/// [`writer`], with a bound on the files that are kept to be written again.
+pub(super) fn writer_with(
+    dir: &Path,
+    segment_bytes: u64,
+    spares: Spares,
+) -> Result<WalWriter<OsFileSystem>> {
     let config = WalConfig {
         max_segment_bytes: segment_bytes,
+        spares,
         maintenance: MaintenanceMode::Handed,
         ..WalConfig::new(dir)
     };
@@ -87,21 +97,24 @@ impl DurableLog for Sq {
 
 /// A thread that does a log's chores until it is dropped.
 #[derive(Debug)]
-struct Chores {
+pub(super) struct Chores {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Chores {
     fn start(chores: Maintenance<OsFileSystem>) -> Result<Self> {
-        let runtime = runtime()?;
-        let (stop, stopped) = oneshot::channel();
-        let work = async move {
+        Self::spawn(async move {
             while chores.wait().await {
                 // It is said where it fails; what is left is tried again.
                 let _ = chores.run().await;
             }
-        };
+        })
+    }
+
+    pub(super) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Result<Self> {
+        let runtime = runtime()?;
+        let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new()
             .name("chores".to_owned())
             .spawn(move || {
