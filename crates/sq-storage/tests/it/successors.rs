@@ -655,3 +655,34 @@ fn a_bit_that_is_lost_when_a_prepared_file_is_read_moves_no_start() {
         });
     }
 }
+
+#[test]
+fn no_segment_takes_the_name_that_an_earlier_one_of_its_base_is_yet_to_get() {
+    // The first two syncs behind a switch failed, and the third segment of that base was created under the
+    // name that the switched file was to get. It got it, and the acknowledged record was gone.
+    for failures in 1..=4 {
+        block_on(async {
+            let mut machine = handed(18);
+            machine.config.max_poisoned_in_a_row = 9;
+            let mut log = machine.open().await;
+            let mut oracle = Oracle::default();
+            append(&mut log, &mut oracle, 2).await;
+            arm(&mut log).await.unwrap();
+            assert!(log.switch());
+            for _ in 0..failures {
+                let fault = Fault::new(Effect::FailSync(SyncFailure::Lost));
+                machine.fs.inject(fault.on(&[OpKind::SyncData]));
+                let value = value(oracle.end());
+                oracle.append(&mut log, value).await.unwrap_err();
+            }
+            append(&mut log, &mut oracle, 1).await;
+            log.maintenance().run().await.unwrap();
+            oracle.verify(&log.reader()).await;
+            drop(log);
+            machine.fs.power_loss(Keep::None);
+            let log = machine.open().await;
+            assert_eq!(log.recovery_report().damage, [], "{failures}");
+            oracle.check(&log).await;
+        });
+    }
+}

@@ -200,9 +200,10 @@ impl<F: FileSystem> WalWriter<F> {
             base_offset,
             id: None,
         };
-        // A segment that begins here too may get the name only later.
-        let last = self.last_segment_from(base_offset);
-        if last.is_none_or(|s| s.prepared().is_none()) && !self.trash.knows(plain) {
+        // A segment that begins here too, not the last one maybe, gets the name only later.
+        let is_given = |s: &Arc<Segment>| s.name == plain && s.prepared().is_some();
+        let is_given = self.state.segments().iter().any(is_given);
+        if !is_given && !self.trash.knows(plain) {
             self.last_attempt = Some(base_offset);
             let path = dir.join(plain.file_name());
             match self.fs.create_new(&path).await {
