@@ -22,6 +22,8 @@ struct Change {
     /// Its segments, those as they are of which a part is cut off.
     left: Vec<Arc<Segment>>,
     removed: Vec<ManifestEntry>,
+    /// Those of the removed segments whose files may be written again.
+    purged: Vec<Arc<Segment>>,
     start: u64,
     end: u64,
 }
@@ -60,6 +62,7 @@ impl<F: FileSystem> WalWriter<F> {
         let mut change = Change {
             left: Vec::new(),
             removed: Vec::new(),
+            purged: Vec::new(),
             start,
             end: offset,
         };
@@ -138,13 +141,14 @@ impl<F: FileSystem> WalWriter<F> {
         let mut change = Change {
             left: Vec::new(),
             removed: Vec::new(),
+            purged: Vec::new(),
             start: offset,
             end: offset.max(self.next_offset),
         };
         for segment in self.state.segments().iter() {
             if is_gone(segment, offset) && !self.is_active(segment) {
-                self.trash.offer(segment);
                 change.remove(segment);
+                change.purged.push(Arc::clone(segment));
             } else {
                 change.left.push(Arc::clone(segment));
             }
@@ -185,9 +189,14 @@ impl<F: FileSystem> WalWriter<F> {
         let Change {
             left,
             removed,
+            purged,
             start,
             end,
         } = change;
+        // Not before: where this is dropped, they stay, and a truncation may take them.
+        for segment in &purged {
+            self.trash.offer(segment);
+        }
         let next_ordinal = self.next_ordinal;
         let moves_start = start > self.state.start() || left.is_empty();
         manifest.change(|known| {

@@ -974,3 +974,53 @@ fn an_append_never_joins_what_a_tear_left_behind_it() {
         assert!(without(Guard::Tail, || goes_on_rightly(seed)), "{seed}");
     }
 }
+
+#[test]
+fn what_a_purge_did_not_come_to_take_is_not_kept_when_a_truncation_takes_it() {
+    // The purge had named a segment's file, and was dropped while it waited for its turn. A truncation took
+    // the segment then: its file was kept, with frames at offsets that were given again.
+    block_on(async {
+        let machine = machine(14);
+        let mut log = machine.open().await;
+        let mut oracle = Oracle::default();
+        append(&mut log, &mut oracle, 2).await.unwrap();
+        arm(&mut log).await.unwrap();
+        assert!(log.switch());
+        append(&mut log, &mut oracle, 9).await.unwrap();
+        arm(&mut log).await.unwrap();
+        assert!(log.switch());
+        append(&mut log, &mut oracle, 2).await.unwrap();
+        let maintenance = log.maintenance();
+        {
+            let mut purge = pin!(log.purge_to(11));
+            let mut other = pin!(maintenance.run());
+            for _ in 0..3 {
+                assert!(poll_once(&mut purge).await.is_none());
+            }
+            assert!(
+                poll_once(&mut other).await.is_none(),
+                "it waits for the purge"
+            );
+            for _ in 0..500 {
+                assert!(
+                    poll_once(&mut purge).await.is_none(),
+                    "it waits for the other"
+                );
+            }
+        }
+        assert_eq!(log.reader().start_offset(), 0, "nothing was taken yet");
+        oracle.truncate_from(&mut log, 1).await.unwrap();
+        log.removal().run().await.unwrap();
+        assert_eq!(spares(&machine), Vec::<PathBuf>::new());
+        oracle.verify(&log.reader()).await;
+    });
+}
+
+async fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+    tokio::task::yield_now().await;
+    let polled = poll_fn(|cx| Poll::Ready(pin!(&mut *future).poll(cx))).await;
+    match polled {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
