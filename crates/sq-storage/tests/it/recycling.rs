@@ -1024,3 +1024,49 @@ async fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<
         Poll::Pending => None,
     }
 }
+
+#[test]
+fn a_full_disk_keeps_no_log_from_being_opened() {
+    // An append found no room behind a file's end, and was cut off where a page ends. The next opening wrote
+    // zeros there, for which there was no room either.
+    block_on(async {
+        let mut machine = machine(15);
+        machine.config.rotation = Rotation::External;
+        let (mut log, mut oracle) = recycled(&machine).await;
+        append(&mut log, &mut oracle, 6).await.unwrap();
+        assert!(log.switch());
+        let page = |len: usize| Batch {
+            payload: vec![vec![7; len - 64].into()],
+            record_count: 1,
+            max_timestamp_ms: 0,
+            leader_epoch: 0,
+        };
+        let first = [page(4096 - 32)];
+        oracle.append_batches(&mut log, &first).await.unwrap();
+        while log.active_segment().unwrap().bytes < 20_480 {
+            oracle
+                .append_batches(&mut log, &[page(4096)])
+                .await
+                .unwrap();
+        }
+        log.maintenance().run().await.unwrap();
+        let active = log.active_segment().unwrap();
+        assert_eq!(active.bytes, 20_480);
+        machine.fs.set_free_space(Some(0));
+        let full = oracle.append_batches(&mut log, &[page(8192)]).await;
+        assert!(full.is_err());
+        drop(log);
+        machine.fs.process_crash();
+        machine.fs.set_free_space(Some(0));
+        let mut log = machine.open().await;
+        oracle.check(&log).await;
+        assert_eq!(log.active_segment().map(|s| s.id), Some(active.id));
+        machine.fs.set_free_space(None);
+        oracle
+            .append_batches(&mut log, &[page(4096)])
+            .await
+            .unwrap();
+        machine.fs.power_loss(Keep::None);
+        oracle.check(&machine.open().await).await;
+    });
+}

@@ -179,7 +179,9 @@ async fn read_segment(
     } = walked.await?;
     let ends_in_zeros = is_recycled && !has_data_behind && cut.at.is_none();
     let end = runs.last().filter(|_| ends_in_zeros);
-    let zeros = end.map(|run| run.end_position..end_of_zeros(run.end_position));
+    // Behind the file's end there is nothing, and may be no room.
+    let zeros = end.map(|run| run.end_position..end_of_zeros(run.end_position).min(limit));
+    let zeros = zeros.filter(|zeros| !zeros.is_empty());
     let (runs, has_data_behind) = cut.apply(runs, has_data_behind);
     #[cfg(feature = "mutants")]
     let runs = if super::super::mutants::lacks(super::super::mutants::Guard::LastFrame) {
