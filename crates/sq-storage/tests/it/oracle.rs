@@ -325,7 +325,9 @@ impl Oracle {
         let Some((base, entry)) = self.acknowledged.last() else {
             return true;
         };
-        let found = reader.read(*base, 1).await.unwrap().into_iter().next();
+        // The log may begin within a batch.
+        let offset = start.max(*base);
+        let found = reader.read(offset, 1).await.unwrap().into_iter().next();
         found.is_some_and(|f| f.base_offset == *base && Entry::from(f) == *entry)
     }
 
