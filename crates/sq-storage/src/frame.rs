@@ -319,10 +319,7 @@ impl Frame {
             needed: frame_len,
             available,
         };
-        let mut stored = bytes
-            .get(CRC_POSITION..FRAME_PREFIX_LEN)
-            .ok_or_else(truncated)?;
-        let stored = stored.get_u32();
+        let stored = stored_crc(bytes).ok_or_else(truncated)?;
         let covered = bytes
             .get(FRAME_PREFIX_LEN..frame_len)
             .ok_or_else(truncated)?;
@@ -337,6 +334,12 @@ impl Frame {
     pub fn encoded_len(&self) -> usize {
         FRAME_HEADER_LEN + self.body.len()
     }
+}
+
+/// The checksum that the frame which `bytes` starts with carries.
+pub(crate) fn stored_crc(bytes: &[u8]) -> Option<u32> {
+    let mut crc = bytes.get(CRC_POSITION..FRAME_PREFIX_LEN)?;
+    crc.try_get_u32().ok()
 }
 
 /// The whole length and the segment id of the frame that `bytes` starts with, by its own word;

@@ -72,6 +72,14 @@
 //! partitions ([`Zeroing`]). Where segments are purged as well, their files become the next successors instead
 //! of being freed ([`Spares`]): appends to what was written before cost a disk the least.
 //!
+//! # What opening reads
+//! The manifest, and the active segment from its last recovery point on: a small file that says up to where the
+//! segment was durable, written behind the appends after each [`WalConfig::recovery_point_bytes`]. So opening
+//! after a crash takes as long for a segment of 1 GiB as for one of 64 MiB. What lies in front of the point is
+//! as sealed segments are: damage there is found when it is read, or by a [`Scrub`]. Where a
+//! [`RecoveryVisitor`] is to see frames, all of the active segment is read. [`WalWriter::recovery_report`] says
+//! what was.
+//!
 //! # Many callers, many readers
 //! A [`log::Log`] is one partition's writer for any number of callers, blocking or asynchronous: what
 //! arrives while a sync is under way shares the next one. What was appended last is served from memory
@@ -124,7 +132,7 @@ pub use reserve::Reserve;
 pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
     ActiveSegment, Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload,
-    Preparation, Prepared, Preparer, RecoveryReport, RecoveryVisitor, Removal, Retention, Rotation,
-    Scrub, ScrubFinding, ScrubTotals, SegmentCache, SegmentIds, SegmentInfo, Sidecar, Spares,
-    StoredFrame, SyncPolicy, TailCache, WalConfig, WalWriter, Zeroing,
+    Preparation, Prepared, Preparer, RecoveryPoint, RecoveryReport, RecoveryVisitor, Removal,
+    Retention, Rotation, Scrub, ScrubFinding, ScrubTotals, SegmentCache, SegmentIds, SegmentInfo,
+    Sidecar, Spares, StoredFrame, SyncPolicy, TailCache, WalConfig, WalWriter, Zeroing,
 };

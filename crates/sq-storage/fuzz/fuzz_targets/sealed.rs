@@ -40,15 +40,42 @@ impl Image {
             }
             log.append(None, b"behind", &[], 0).await.unwrap();
             log.close().await.unwrap();
-            let files = disk.files().into_iter();
-            let files = files.map(|path| (path.clone(), disk.read_file(path).unwrap()));
             Self {
-                files: files.collect(),
+                files: files(&disk),
                 id: closed.id,
                 end_offset,
                 bytes: closed.bytes,
             }
         })
+    }
+
+    /// A record for each length in a segment that goes on and has a recovery point, and one behind it; nobody
+    /// closed the log.
+    pub fn unsealed(lengths: &[usize]) -> Self {
+        block_on(async {
+            let disk = InMemoryFileSystem::new(0);
+            let mut log = open(&disk, &mut Nobody).await;
+            for (n, len) in (0..).zip(lengths) {
+                log.append(None, &value(n, *len), &[], n).await.unwrap();
+            }
+            let active = log.active_segment().unwrap();
+            let end_offset = log.next_offset();
+            log.append(None, b"behind", &[], 0).await.unwrap();
+            Self {
+                files: files(&disk),
+                id: active.id,
+                end_offset,
+                bytes: active.bytes,
+            }
+        })
+    }
+
+    /// The recovery point of the segment.
+    pub fn point(&self) -> &[u8] {
+        let is_point =
+            |(path, _): &&(PathBuf, Vec<u8>)| path.extension().is_some_and(|e| e == "point");
+        let (_, point) = self.files.iter().find(is_point).unwrap();
+        point
     }
 
     pub fn disk(&self) -> InMemoryFileSystem {
@@ -71,21 +98,43 @@ impl Image {
     }
 }
 
+fn files(disk: &InMemoryFileSystem) -> Vec<(PathBuf, Vec<u8>)> {
+    let files = disk.files().into_iter();
+    let files = files.map(|path| (path.clone(), disk.read_file(path).unwrap()));
+    files.collect()
+}
+
 /// The value of a record.
 pub fn value(n: u64, len: usize) -> Vec<u8> {
     vec![n as u8; len]
 }
 
-/// Opens a log that nothing is wrong with but, perhaps, a file beside a segment.
-pub async fn open(disk: &InMemoryFileSystem, visitor: &mut dyn RecoveryVisitor) -> Log {
-    let config = WalConfig {
+/// How the logs are kept: a recovery point is written right in front of the record that is appended last.
+fn config() -> WalConfig {
+    WalConfig {
         zero_ahead_bytes: 0,
+        recovery_point_bytes: 150_000,
         segment_ids: SegmentIds::seeded(1),
         ..WalConfig::new("/data")
-    };
+    }
+}
+
+/// Opens a log that nothing is wrong with but, perhaps, a recovery point, which is used.
+pub async fn open_alone(disk: &InMemoryFileSystem) -> Log {
     let (fs, clock) = (disk.for_this_process(), VirtualClock::new());
     let topic = TopicName::new("t").unwrap();
-    let opened = WalWriter::visited(Arc::new(fs), config, topic, 0, Arc::new(clock), visitor).await;
+    let opened = WalWriter::with_clock(Arc::new(fs), config(), topic, 0, Arc::new(clock)).await;
+    let log = opened.expect("what is beside a segment hinders no opening");
+    assert_eq!(log.recovery_report().damage, []);
+    log
+}
+
+/// Opens a log that nothing is wrong with but, perhaps, a file beside a segment.
+pub async fn open(disk: &InMemoryFileSystem, visitor: &mut dyn RecoveryVisitor) -> Log {
+    let (fs, clock) = (disk.for_this_process(), VirtualClock::new());
+    let topic = TopicName::new("t").unwrap();
+    let opened =
+        WalWriter::visited(Arc::new(fs), config(), topic, 0, Arc::new(clock), visitor).await;
     let log = opened.expect("what is beside a segment hinders no opening");
     assert_eq!(log.recovery_report().damage, []);
     log

@@ -140,6 +140,7 @@ pub(super) async fn look<F: FileSystem>(
             prepared: Some((id, path)),
             entry: None,
             unfit: None,
+            has_point: false,
             scan: None,
         });
     }

@@ -17,16 +17,19 @@ pub(super) enum Companion {
     Index,
     /// What the layer above knew at its end.
     Sidecar,
+    /// From where on opening has to read it.
+    Point,
 }
 
 impl Companion {
-    pub(super) const ALL: [Self; 2] = [Self::Index, Self::Sidecar];
+    pub(super) const ALL: [Self; 3] = [Self::Index, Self::Sidecar, Self::Point];
 
     /// Its file's extension.
     pub(super) fn extension(self) -> &'static str {
         match self {
             Self::Index => "index",
             Self::Sidecar => "sidecar",
+            Self::Point => "point",
         }
     }
 
@@ -34,13 +37,14 @@ impl Companion {
         match self {
             Self::Index => "index-tmp",
             Self::Sidecar => "sidecar-tmp",
+            Self::Point => "point-tmp",
         }
     }
 
     /// The largest that is read, in bytes: beyond all that is ever written.
     fn max_len(self) -> usize {
         match self {
-            Self::Index => 1 << 20,
+            Self::Index | Self::Point => 1 << 20,
             Self::Sidecar => 256 << 20,
         }
     }
@@ -50,12 +54,28 @@ impl Companion {
         dir.join(format!("{}.{}", stem(name), self.extension()))
     }
 
-    /// The segment that a file is a companion of, whole or not.
-    pub(super) fn segment_of(name: &OsStr) -> Option<SegmentName> {
+    /// Which companion a file is, whole or not, and of which segment.
+    pub(super) fn parse(name: &OsStr) -> Option<(Self, SegmentName)> {
         let (stem, extension) = name.to_str()?.rsplit_once('.')?;
         let is_ours = |c: &Self| [c.extension(), c.temporary_extension()].contains(&extension);
-        Self::ALL.iter().find(|c| is_ours(c))?;
-        SegmentName::parse(OsStr::new(&format!("{stem}.wal")))
+        let companion = Self::ALL.into_iter().find(is_ours)?;
+        let of = SegmentName::parse(OsStr::new(&format!("{stem}.wal")))?;
+        Some((companion, of))
+    }
+
+    /// Whether a file is a companion that was never completed.
+    pub(super) fn is_unfinished(name: &OsStr) -> bool {
+        let found = Self::parse(name);
+        let extension = Path::new(name).extension();
+        found.is_some_and(|(c, _)| extension == Some(OsStr::new(c.temporary_extension())))
+    }
+
+    /// Whether it is of no use before it is durable.
+    fn is_synced(self) -> bool {
+        match self {
+            Self::Index | Self::Sidecar => true,
+            Self::Point => false,
+        }
     }
 
     /// Reads the companion of a segment; `None` if there is none that could be one.
@@ -98,7 +118,9 @@ impl Companion {
         };
         let written = async {
             file.write_at(0, &[content]).await?;
-            file.sync_data().await?;
+            if self.is_synced() {
+                file.sync_data().await?;
+            }
             fs.rename(&temporary, &self.path(dir, name)).await
         };
         let written = written.await;
@@ -135,12 +157,13 @@ mod tests {
             let name = SegmentName { base_offset, id };
             let path = companion.path(Path::new("/data"), &name);
             let file_name = path.file_name().unwrap();
-            assert_eq!(Companion::segment_of(file_name), Some(name));
+            assert_eq!(Companion::parse(file_name), Some((companion, name)));
             let mut unfinished = file_name.to_owned();
             unfinished.push("-tmp");
-            assert_eq!(Companion::segment_of(&unfinished), Some(name));
-            assert_eq!(Companion::segment_of(OsStr::new(&name.file_name())), None);
+            assert_eq!(Companion::parse(&unfinished), Some((companion, name)));
+            assert!(Companion::is_unfinished(&unfinished) && !Companion::is_unfinished(file_name));
+            assert_eq!(Companion::parse(OsStr::new(&name.file_name())), None);
         }
-        assert_eq!(Companion::segment_of(OsStr::new("57.index")), None);
+        assert_eq!(Companion::parse(OsStr::new("57.index")), None);
     }
 }

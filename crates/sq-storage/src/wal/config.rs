@@ -27,11 +27,12 @@ pub enum Rotation {
     External,
 }
 
-/// Who does what a segment's end leaves to be done: cutting its file, telling the manifest. No
-/// acknowledged record depends on it.
+/// Who does what a segment's end leaves to be done: cutting its file, telling the manifest; and who writes
+/// recovery points. No acknowledged record depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MaintenanceMode {
-    /// The writer, before the append that went on to the next segment returns, and at the close.
+    /// The writer, before the append that went on to the next segment returns, and at the close. A recovery
+    /// point ([`WalConfig::recovery_point_bytes`]) before the append behind it.
     #[default]
     Inline,
     /// Whoever holds the writer's [`Maintenance`](super::Maintenance), behind the appends. If nobody
@@ -102,6 +103,12 @@ pub struct WalConfig {
     /// Bounds what is zeroed and not written yet. A configuration that is cloned shares it, and so do all
     /// partitions that are opened with clones.
     pub zeroing: Zeroing,
+    /// After how many bytes of the active segment that are durable a recovery point is written, behind the
+    /// appends: opening begins to read the segment there, so that what it reads is about so much at most,
+    /// however large segments are. 0, and `u64::MAX`, for none: then all of the active segment is read, as
+    /// it is wherever a [`RecoveryVisitor`](super::RecoveryVisitor) is to see its frames. A point that is
+    /// there counts in any case.
+    pub recovery_point_bytes: u64,
     /// Bounds the files of purged segments that are kept to be written again. Shared like the budget of zeros.
     pub spares: Spares,
 }
@@ -125,6 +132,7 @@ impl WalConfig {
             maintenance: MaintenanceMode::Inline,
             zero_ahead_bytes: 16 << 20,
             zeroing: Zeroing::default(),
+            recovery_point_bytes: 64 << 20,
             spares: Spares::default(),
         }
     }

@@ -40,6 +40,9 @@ pub(super) const INDEX_HEADER_LEN: usize = 60;
 /// The bytes of an entry.
 pub(super) const INDEX_ENTRY_LEN: usize = 24;
 
+/// The bytes that say what an index is of.
+const SUBJECT_LEN: usize = 32;
+
 const CRC_LEN: usize = 4;
 
 /// A frame's place is remembered for every so many bytes of a segment at least.
@@ -119,6 +122,40 @@ impl Index {
         self.interval_bytes = self.interval_bytes.saturating_mul(2);
     }
 
+    /// The index of what is in front of `position`, whose frames are from these times.
+    pub(super) fn up_to(&self, position: u64, times: SegmentTimes) -> Self {
+        let behind = self.entries.partition_point(|e| e.position < position);
+        Self {
+            entries: self.entries.get(..behind).unwrap_or_default().to_vec(),
+            interval_bytes: self.interval_bytes,
+            max_timestamp_ms: times.max_timestamp_ms,
+            last_append_ms: times.last_append_ms,
+        }
+    }
+
+    /// Takes over what another index says of what is in front of `position`.
+    pub(super) fn mend(&mut self, position: u64, front: Self) {
+        let behind = self.entries.partition_point(|e| e.position < position);
+        self.entries.splice(..behind, front.entries);
+        while self.entries.len() > MAX_ENTRIES {
+            self.make_room();
+        }
+        self.interval_bytes = self.interval_bytes.max(front.interval_bytes);
+        self.max_timestamp_ms = self.max_timestamp_ms.max(front.max_timestamp_ms);
+    }
+
+    /// How far apart in the segment its places are, in bytes.
+    pub(super) fn interval_bytes(&self) -> u64 {
+        self.interval_bytes
+    }
+
+    pub(super) fn with_interval(self, bytes: u64) -> Self {
+        Self {
+            interval_bytes: bytes.max(MIN_INTERVAL_BYTES),
+            ..self
+        }
+    }
+
     /// Forgets the places of frames from `offset` on; their timestamps still count.
     pub(super) fn cut(&mut self, offset: u64) {
         self.entries.retain(|e| e.offset < offset);
@@ -179,6 +216,19 @@ impl Index {
         file.freeze()
     }
 
+    /// What an index file says that it is of.
+    pub(super) fn subject_of(file: &[u8]) -> Option<Subject> {
+        let mut rest = file.strip_prefix(&INDEX_HEADER)?;
+        Some(Subject {
+            id: rest.try_get_u64().ok()?,
+            base_offset: rest.try_get_u64().ok()?,
+            extent: Extent {
+                end_offset: rest.try_get_u64().ok()?,
+                bytes: rest.try_get_u64().ok()?,
+            },
+        })
+    }
+
     /// Reads an index file; `None` if it is not whole and valid, or not that of the segment as it is.
     pub(super) fn decode(file: &[u8], subject: &Subject) -> Option<Self> {
         let (content, crc) = file.split_last_chunk::<CRC_LEN>()?;
@@ -187,14 +237,8 @@ impl Index {
         {
             return None;
         }
-        let found = Subject {
-            id: rest.get_u64(),
-            base_offset: rest.get_u64(),
-            extent: Extent {
-                end_offset: rest.get_u64(),
-                bytes: rest.get_u64(),
-            },
-        };
+        let found = Self::subject_of(content)?;
+        rest.advance(SUBJECT_LEN);
         let (max_timestamp_ms, last_append_ms) = (rest.get_i64(), rest.get_u64());
         let count = usize::try_from(rest.get_u32()).ok()?;
         if found != *subject || rest.len() != count.checked_mul(INDEX_ENTRY_LEN)? {

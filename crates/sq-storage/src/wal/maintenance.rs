@@ -22,7 +22,7 @@ use super::companion::{Companion, dir};
 use super::manifest::{MANIFEST_NAME, Manifest, ManifestEntry};
 use super::sidecar::Sidecar;
 use super::state::{Segment, lock};
-use super::{index, sidecar};
+use super::{index, points, sidecar};
 use crate::error::{Error, Result};
 
 /// With so many chores waiting, a writer does them itself, whoever else should have.
@@ -57,6 +57,8 @@ pub(super) enum Chore {
     /// Write the sidecar of a segment that takes no more records, durably: what the layer above knew
     /// at its end.
     WriteSidecar(Arc<Segment>, Sidecar),
+    /// Write the recovery point that an active segment waits for.
+    WritePoint(Arc<Segment>),
     /// Tell the manifest of a segment that began.
     ListCreated(Arc<Segment>),
     /// Tell the manifest of a segment that ended.
@@ -89,6 +91,10 @@ impl Chore {
                 let path = Companion::Sidecar.path(dir(segment), &segment.name);
                 written.await.map_err(Error::io("write", path))
             }
+            Self::WritePoint(segment) => {
+                points::write(fs, segment).await;
+                Ok(())
+            }
             // Done together with those behind them.
             Self::ListCreated(_) | Self::ListSealed(_) => Ok(()),
         }
@@ -103,9 +109,20 @@ impl Chore {
             | Self::Discard(_)
             | Self::Trim { .. }
             | Self::WriteIndex(..)
-            | Self::WriteSidecar(..) => return None,
+            | Self::WriteSidecar(..)
+            | Self::WritePoint(_) => return None,
         };
         Some(segment.entry(seal))
+    }
+
+    /// The recovery point that is of no use any more once the chore is done.
+    fn outdated_point(&self) -> Option<PathBuf> {
+        match self {
+            Self::ListSealed(segment) if segment.points.may_be_there() => {
+                Some(Companion::Point.path(dir(segment), &segment.name))
+            }
+            _ => None,
+        }
     }
 
     /// Whether it may be left undone, so that it never holds up those behind it for long.
@@ -114,7 +131,8 @@ impl Chore {
             Self::Discard(_)
             | Self::Trim { .. }
             | Self::WriteIndex(..)
-            | Self::WriteSidecar(..) => true,
+            | Self::WriteSidecar(..)
+            | Self::WritePoint(_) => true,
             Self::Name(_) | Self::ListCreated(_) | Self::ListSealed(_) => false,
         }
     }
@@ -169,6 +187,8 @@ pub(super) async fn write_index<F: FileSystem>(fs: &F, segment: &Segment, cache:
         let checksum = index::checksum(&file);
         let written = Companion::Index.write(fs, dir(segment), &segment.name, file);
         match written.await {
+            // What is as a recovery point told it may be wrong.
+            Ok(()) if segment.points.told_below() > 0 => {}
             Ok(()) => segment.set_index_checksum(checksum),
             Err(error) => tracing::warn!(%error, "index not written"),
         }
@@ -282,7 +302,13 @@ impl Backlog {
             };
             let count = next.len();
             let done = match next {
-                Next::Lines(lines) => record(fs, &mut manifest, &lines).await,
+                Next::Lines { lines, outdated } => {
+                    let recorded = record(fs, &mut manifest, &lines).await;
+                    if recorded.is_ok() {
+                        remove_all(&**fs, &outdated).await;
+                    }
+                    recorded
+                }
                 Next::Chore(chore) => chore.run(&**fs).await,
             };
             self.settle(count, done)?;
@@ -294,7 +320,9 @@ impl Backlog {
         let pending = lock(&self.pending);
         let lines: Vec<_> = pending.chores.iter().map_while(Chore::line).collect();
         if !lines.is_empty() {
-            return Some(Next::Lines(lines));
+            let chores = pending.chores.iter().take(lines.len());
+            let outdated = chores.filter_map(Chore::outdated_point).collect();
+            return Some(Next::Lines { lines, outdated });
         }
         pending.chores.front().cloned().map(Next::Chore)
     }
@@ -320,7 +348,11 @@ impl Backlog {
 }
 
 enum Next {
-    Lines(Vec<ManifestEntry>),
+    Lines {
+        lines: Vec<ManifestEntry>,
+        /// Files that can go once the lines are written.
+        outdated: Vec<PathBuf>,
+    },
     Chore(Chore),
 }
 
@@ -328,9 +360,16 @@ impl Next {
     /// How many chores it stands for.
     fn len(&self) -> usize {
         match self {
-            Self::Lines(lines) => lines.len(),
+            Self::Lines { lines, .. } => lines.len(),
             Self::Chore(_) => 1,
         }
+    }
+}
+
+/// Removes files, as best it can: what stays is removed when the partition is opened next.
+async fn remove_all<F: FileSystem>(fs: &F, paths: &[PathBuf]) {
+    for path in paths {
+        let _ = fs.remove_file(path).await;
     }
 }
 

@@ -15,6 +15,8 @@ pub mod manifest;
 #[cfg(feature = "mutants")]
 pub mod mutants;
 mod payload;
+mod point;
+mod points;
 mod prepared;
 mod reader;
 mod recovery;
@@ -43,7 +45,7 @@ pub use maintenance::Maintenance;
 pub use payload::Payload;
 pub use prepared::{Preparation, Prepared, Preparer};
 pub use reader::{LogReader, SegmentInfo, StoredFrame};
-pub use recovery::{RecoveryReport, UnacknowledgedTail};
+pub use recovery::{RecoveryPoint, RecoveryReport, UnacknowledgedTail};
 pub use removal::{Removal, remove_file_in_steps};
 pub use retention::Retention;
 pub use scrub::{Scrub, ScrubFinding, ScrubTotals};

@@ -13,6 +13,10 @@ pub enum Guard {
     Tail,
     /// A frame that is found by search carries the segment's id.
     SegmentId,
+    /// A recovery point counts for the segment that it is of.
+    PointsSegment,
+    /// A recovery point says only what is durable.
+    PointsSync,
 }
 
 thread_local! {

@@ -8,6 +8,7 @@
 //! any point leaves a directory that gives the same log again.
 
 mod leftovers;
+mod resumed;
 mod scanned;
 mod settle;
 
@@ -37,6 +38,7 @@ use crate::frame::FRAME_HEADER_LEN;
 use crate::reserve::is_out_of_space;
 
 use leftovers::{keep_last_sidecar, remove_leftovers, remove_prepared, set_aside};
+use resumed::has_point;
 pub(super) use scanned::Scan;
 use scanned::{is_segment, scan};
 use settle::settle;
@@ -44,10 +46,15 @@ use settle::settle;
 /// What opening a partition found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
-    /// How many segments were read from end to end; sealed ones are not.
+    /// How many segments were read, from their beginning or a recovery point to their end; sealed ones are
+    /// not.
     pub segments_scanned: usize,
-    /// How many valid frames they held.
+    /// How many valid frames were read of them.
     pub frames_scanned: u64,
+    /// How many bytes these segments have from where reading began to their last frame's end.
+    pub bytes_scanned: u64,
+    /// Where reading began that did not begin at a segment's first frame.
+    pub recovery_points: Vec<RecoveryPoint>,
     /// How many bytes were written again in place, because nothing proved them durable.
     pub bytes_rewritten: u64,
     /// Bytes behind the last record that no one was told about, left where they are.
@@ -65,6 +72,18 @@ pub struct RecoveryReport {
     pub damage: Vec<Damage>,
     /// Lines of the manifest that could not be read.
     pub damaged_manifest_lines: usize,
+}
+
+/// A place in a segment in front of which nothing was read
+/// ([`WalConfig::recovery_point_bytes`](super::WalConfig::recovery_point_bytes)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveryPoint {
+    /// The segment file.
+    pub path: PathBuf,
+    /// Where it is, in bytes from the file's start.
+    pub position: u64,
+    /// The offset of the first record behind it.
+    pub offset: u64,
 }
 
 /// What stands behind the last good record of the newest segment.
@@ -114,6 +133,8 @@ pub(super) struct RecoveredActive {
     pub(super) age: Duration,
     /// The highest `committed_before` that stands in it.
     pub(super) told_committed: u64,
+    /// Where its recovery point is, or else its first frame.
+    pub(super) read_from: u64,
 }
 
 /// A segment file and what is known of it.
@@ -126,6 +147,8 @@ pub(super) struct Candidate {
     pub(super) entry: Option<ManifestEntry>,
     /// What is wrong with the file as a whole.
     pub(super) unfit: Option<DamageReason>,
+    /// Whether a recovery point lies beside it.
+    pub(super) has_point: bool,
     /// `None` for a sealed one, and for one that is missing.
     pub(super) scan: Option<Scan>,
 }
@@ -277,7 +300,7 @@ pub(super) async fn recover<F: FileSystem>(
         keep_cuts(shared, place, &mut recovered.manifest).await?;
     }
     recovered.leftover_bases = leftovers;
-    remove_leftovers(shared, place, &names, &mut recovered).await;
+    remove_leftovers(shared, place, &names, &found, &mut recovered).await;
     remove_prepared(fs, place, prepared.empty, &mut recovered.report).await;
     Ok(recovered)
 }
@@ -407,6 +430,7 @@ async fn open_candidates<F: FileSystem>(
             prepared: None,
             entry,
             unfit: None,
+            has_point: has_point(names, &name),
             scan: None,
         };
         let seal = entry.and_then(|e| e.seal);
@@ -442,6 +466,7 @@ async fn open_candidates<F: FileSystem>(
             prepared: None,
             entry,
             unfit,
+            has_point: false,
             scan: None,
         });
     }

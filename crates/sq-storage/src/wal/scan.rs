@@ -333,7 +333,8 @@ pub(super) struct Run {
     /// Where it ends.
     pub(super) end_position: u64,
     pub(super) end_offset: u64,
-    /// How many frames it has; none only in a segment whose first frame can't be read.
+    /// How many frames were read of it; none only where a segment's first frame can't be read, or nothing
+    /// stands behind a recovery point.
     pub(super) frames: usize,
     /// Why it ends.
     pub(super) stop: Stop,
@@ -357,6 +358,9 @@ pub(super) struct Scope<'a> {
     /// The segment's id, where something but its frames says it.
     pub(super) id: Option<u64>,
     pub(super) base_offset: u64,
+    /// Where the first frame begins that is looked at, and its offset, if there are others in front of it,
+    /// each right behind the one before it.
+    pub(super) from: Option<(u64, u64)>,
     /// The search for further frames ends after so many zeros.
     pub(super) max_zeros: u64,
     /// Whether the file was another segment's before.
@@ -396,12 +400,14 @@ pub(super) async fn walk_runs(
     mut visit: impl FnMut(Seen<'_>),
 ) -> io::Result<Runs> {
     let Scope { file, limit, .. } = scope;
-    let start = SEGMENT_HEADER_LEN as u64;
+    let (start, next) = scope
+        .from
+        .unwrap_or((SEGMENT_HEADER_LEN as u64, scope.base_offset));
     let window = Window::new(file, limit).reading_ahead(start);
-    let mut walk = Walk::from(window, start, scope.id, scope.base_offset);
+    let mut walk = Walk::from(window, start, scope.id, next);
     let mut runs = Vec::new();
+    let (mut offset, mut goes_on) = (scope.base_offset, scope.from.is_some());
     loop {
-        let offset = walk.expected.offset;
         let mut frames = 0;
         let stop = loop {
             while let Some((position, header)) = walk.next_held() {
@@ -409,7 +415,7 @@ pub(super) async fn walk_runs(
                 visit(Seen {
                     position,
                     header: &header,
-                    begins: frames == 0,
+                    begins: frames == 0 && !goes_on,
                     body: Body::Held(&walk.window, body),
                 });
                 frames += 1;
@@ -418,7 +424,7 @@ pub(super) async fn walk_runs(
                 Ok((position, frame)) => visit(Seen {
                     position,
                     header: &frame.header,
-                    begins: frames == 0,
+                    begins: frames == 0 && !goes_on,
                     body: Body::Own(&frame.body),
                 }),
                 Err(stop) => break stop,
@@ -464,7 +470,21 @@ pub(super) async fn walk_runs(
             Some(header.segment_id),
             header.base_offset,
         );
+        (offset, goes_on) = (header.base_offset, false);
     }
+}
+
+/// Whether the frame of a segment that begins with this offset stands at this position, as an index says it.
+pub(super) async fn stands_at(
+    file: &dyn FileHandle,
+    limit: u64,
+    id: u64,
+    (offset, position): (u64, u64),
+) -> io::Result<bool> {
+    let mut window = Window::new(file, limit).with_piece_len(STRADDLE_LEN);
+    let found = frame_at(&mut window, position).await?;
+    let id = Some(id);
+    Ok(Expected { id, offset }.fit(&found).is_ok())
 }
 
 /// The id of a segment whose first frame can't be read: that of the valid frame which stands where

@@ -137,6 +137,7 @@ impl Scrub {
             limit: extent.bytes,
             id: Some(segment.id),
             base_offset: segment.name.base_offset,
+            from: None,
             max_zeros: extent.bytes,
             // Behind its end it is not looked.
             is_recycled: false,

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::cache::{SealedIndex, SegmentCache, Slot};
 use super::index::{Index, Subject};
 use super::manifest::{ManifestEntry, Seal, SegmentTimes};
+use super::points::Points;
 use super::segment::SegmentName;
 use super::spare::Wear;
 use super::tail::{Tail, TailCache};
@@ -36,6 +37,8 @@ pub(super) struct Segment {
     live_index: Mutex<Option<Index>>,
     /// The checksum of its index file, 0 if that is not known.
     index_checksum: AtomicU32,
+    /// What there is of recovery points while it takes records.
+    pub(super) points: Points,
     /// What readers keep of it.
     pub(super) slot: Slot,
     /// What was done to its file.
@@ -72,6 +75,7 @@ impl Segment {
             times: OnceLock::new(),
             live_index: Mutex::default(),
             index_checksum: AtomicU32::new(0),
+            points: Points::default(),
             slot: Slot::default(),
             wear: Arc::default(),
             recycled: None,
@@ -136,6 +140,11 @@ impl Segment {
         }
     }
 
+    /// The same segment, of which opening knows these recovery points.
+    pub(super) fn with_points(self, points: Points) -> Self {
+        Self { points, ..self }
+    }
+
     /// When its records are from: as its seal says, or else its index, if either is there.
     pub(super) fn times(&self) -> Option<SegmentTimes> {
         let sealed = self.times.get().copied();
@@ -156,6 +165,14 @@ impl Segment {
         }
     }
 
+    /// Takes over an index that was made of what the segment holds in front of `position`.
+    pub(super) fn mend_index(&self, position: u64, front: Index) {
+        if let Some(index) = &mut *lock(&self.live_index) {
+            index.mend(position, front);
+            self.points.confirmed();
+        }
+    }
+
     /// Takes back what lies behind `extent`: it may not be durable, and is appended elsewhere.
     pub(super) fn cut_back(&self, extent: Extent) {
         self.extend(extent);
@@ -168,7 +185,7 @@ impl Segment {
     pub(super) fn hand_on_index(&self, cache: &SegmentCache) {
         self.set_times(self.times());
         if let Some(index) = lock(&self.live_index).take() {
-            let is_certain = true;
+            let is_certain = self.points.told_below() == 0;
             cache.keep_index(&self.slot, Arc::new(SealedIndex { index, is_certain }));
         }
     }

@@ -10,7 +10,7 @@ use sq_sim::{FileSystem, create_dir_durably};
 
 use super::manifest::{LogStart, MANIFEST_NAME, ManifestContent, ManifestEntry, Truncation};
 use super::removal::Removal;
-use super::scan::{Walk, Window};
+use super::scan::{Walk, Window, stands_at};
 use super::segment::SEGMENT_HEADER_LEN;
 use super::state::{Extent, Segment};
 use super::writer::WalWriter;
@@ -285,8 +285,16 @@ async fn end_of<F: FileSystem>(fs: &F, segment: &Segment, offset: u64) -> Result
     let file = opened.map_err(Error::io("open", path))?;
     let known = segment.in_live_index(|index| index.before_offset(offset));
     let start = (segment.name.base_offset, SEGMENT_HEADER_LEN as u64);
-    let (first, position) = known.flatten().unwrap_or(start);
     let extent = segment.extent();
+    let (first, position) = match known.flatten() {
+        // What a recovery point said may be wrong.
+        Some(place) if place.1 < segment.points.told_below() => {
+            let is_there = stands_at(&*file, extent.bytes, segment.id, place).await;
+            let is_there = is_there.map_err(Error::io("read", path))?;
+            if is_there { place } else { start }
+        }
+        known => known.unwrap_or(start),
+    };
     let window = Window::new(&*file, extent.bytes);
     let mut walk = Walk::from(window, position, Some(segment.id), first);
     loop {

@@ -4,6 +4,7 @@ mod file;
 mod interval;
 mod layout;
 mod opening;
+mod points;
 mod roll;
 mod switch;
 
@@ -76,8 +77,10 @@ pub struct WalWriter<F: FileSystem> {
     last_attempt: Option<u64>,
     /// The bases of files that opening left and that are no part of the log.
     leftover_bases: BTreeSet<u64>,
-    /// A segment began and its chores were not looked at yet.
-    has_rolled: bool,
+    /// Chores were left that were not looked at yet.
+    has_chores: bool,
+    /// Once so much of the active segment is durable, a recovery point is wanted.
+    point_due: u64,
     pub(super) next_ordinal: u32,
     poisoned_in_a_row: u32,
     /// When the log was opened, by either clock.
@@ -268,7 +271,7 @@ impl<F: FileSystem> WalWriter<F> {
         if self.active_segment.is_none() || self.is_full_for(first) {
             self.go_on().await?;
         }
-        if std::mem::take(&mut self.has_rolled) {
+        if std::mem::take(&mut self.has_chores) {
             self.keep_up().await;
         }
         self.zero_a_piece().await;
@@ -311,6 +314,9 @@ impl<F: FileSystem> WalWriter<F> {
             self.state.tail().push(written);
         }
         self.state.publish(self.next_offset);
+        if self.segment_position >= self.point_due {
+            self.reach_point();
+        }
         Ok(group.count)
     }
 

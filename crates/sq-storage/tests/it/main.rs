@@ -25,6 +25,7 @@ mod model;
 mod mutants;
 mod opening;
 mod oracle;
+mod points;
 mod reading;
 mod recycling;
 mod retention;

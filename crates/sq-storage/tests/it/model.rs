@@ -77,6 +77,8 @@ struct Life {
     rolls: bool,
     /// Whether files of purged segments are written again, and there are often such.
     recycles: bool,
+    /// How often opening began at a recovery point.
+    resumed: usize,
 }
 
 impl Life {
@@ -100,6 +102,7 @@ impl Life {
         if recycles {
             machine.config.spares = Spares::new(*[30_000, 1 << 20].choose(&mut rng).unwrap());
         }
+        machine.config.recovery_point_bytes = [0, 300, 2_500][seed as usize / 3 % 3];
         let partitions = rng.random_range(1..=2);
         let log = |partition| Log {
             partition,
@@ -118,6 +121,7 @@ impl Life {
             evict_at: usize::MAX,
             rolls: false,
             recycles,
+            resumed: 0,
         }
     }
 
@@ -490,12 +494,15 @@ impl Life {
             if self.rng.random_range(0..10) == 0 {
                 layer.refuses = self.rng.random_range(1..3);
             }
-            let opened = self.try_open(which, &mut layer).await;
+            // Where someone is to see the frames, no recovery point is of use.
+            let alone =
+                self.machine.config.recovery_point_bytes > 0 && !self.steps.is_multiple_of(3);
+            let opened = self.try_open(which, (!alone).then_some(&mut layer)).await;
             let crashed = is_crash(&self.machine.fs);
             match opened {
                 Ok(log) if !crashed => {
                     assert!(disturbed || !self.has_prepared(which));
-                    return self.opened(which, log, layer).await;
+                    return self.opened(which, log, (!alone).then_some(layer)).await;
                 }
                 Err(e) if !crashed => {
                     assert!(disturbed, "a log that only crashed can't be opened: {e}");
@@ -534,18 +541,29 @@ impl Life {
         }
     }
 
-    async fn try_open(&mut self, which: usize, layer: &mut Layer) -> Result<Writer> {
+    async fn try_open(&mut self, which: usize, layer: Option<&mut Layer>) -> Result<Writer> {
         let (machine, partition) = (self.machine.clone(), self.logs[which].partition);
         let evict_at = std::mem::replace(&mut self.evict_at, usize::MAX);
-        let opening = machine.open_as_with("orders", partition, layer);
+        let opening = async {
+            match layer {
+                Some(layer) => machine.open_as_with("orders", partition, layer).await,
+                None => machine.open_as("orders", partition).await,
+            }
+        };
         at_poll(evict_at, opening, || machine.fs.evict_clean_pages()).await
     }
 
-    async fn opened(&mut self, which: usize, mut log: Writer, layer: Layer) {
+    async fn opened(&mut self, which: usize, mut log: Writer, layer: Option<Layer>) {
         self.machine.fs.crash_after(u64::MAX);
         self.relieve();
         assert_eq!(log.recovery_report().damage, [], "a crash is no damage");
         self.logs[which].oracle.check(&log).await;
+        self.resumed += log.recovery_report().recovery_points.len();
+        let layer = layer.unwrap_or_else(|| {
+            let mut layer = Layer::default();
+            layer.follow(&self.logs[which].oracle);
+            layer
+        });
         layer.check(&log.reader()).await;
         self.logs[which].layer = attach(layer, &mut log);
         self.read(which, &log).await;
@@ -597,9 +615,17 @@ pub(crate) fn survives_with_successors(seed: u64, habits: Habits) -> bool {
     catch_unwind(AssertUnwindSafe(|| block_on(life.live()))).is_ok()
 }
 
-/// Lives through one seed, and says how many steps that were, and how many files were written again; on a
-/// failure, says which seed it was, and what the disk was asked to do.
-fn live(seed: u64, begin: Begin) -> (usize, usize) {
+/// What there was in a life.
+struct Lived {
+    steps: usize,
+    /// How many files were written again.
+    recycled: usize,
+    /// How often opening began at a recovery point.
+    resumed: usize,
+}
+
+/// Lives through one seed; on a failure, says which seed it was, and what the disk was asked to do.
+fn live(seed: u64, begin: Begin) -> Lived {
     let mut life = begin(seed, steps_of(seed), Habits::default());
     let fs = life.machine.fs.clone();
     let lived = catch_unwind(AssertUnwindSafe(|| block_on(life.live())));
@@ -620,7 +646,11 @@ fn live(seed: u64, begin: Begin) -> (usize, usize) {
         .iter()
         .filter(|op| op.kind == OpKind::Rename)
         .filter(is_spare);
-    (life.steps, recycled.count())
+    Lived {
+        steps: life.steps,
+        recycled: recycled.count(),
+        resumed: life.resumed,
+    }
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -638,13 +668,17 @@ fn live_all(begin: Begin) {
     let seeds = seeds();
     let many = seeds.end - seeds.start > 100;
     let (count, expected) = (seeds.end - seeds.start, seeds.clone().map(steps_of).sum());
-    let (mut steps, mut recycled) = (0, 0);
-    for (lived, again) in seeds.map(|seed| live(seed, begin)) {
-        steps += lived;
-        recycled += again;
+    let (mut steps, mut recycled, mut resumed) = (0, 0, 0);
+    for lived in seeds.map(|seed| live(seed, begin)) {
+        steps += lived.steps;
+        recycled += lived.recycled;
+        resumed += lived.resumed;
     }
-    println!("{steps} steps, {count} seeds, {recycled} files written again");
+    println!(
+        "{steps} steps, {count} seeds, {recycled} files written again, {resumed} openings at a recovery point"
+    );
     assert!(recycled as u64 > count / 4 || !many);
+    assert!(resumed as u64 > count || !many);
     assert_eq!(steps, expected);
 }
 

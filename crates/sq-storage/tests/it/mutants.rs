@@ -3,18 +3,19 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sq_sim::{Effect, Fault, FileSystem as _, Keep, OpKind};
-use sq_storage::Batch;
 use sq_storage::wal::mutants::{Guard, without};
+use sq_storage::{Batch, SyncPolicy};
 
 use crate::damage::{file, frame};
 use crate::disk::{BadHabit, Habits};
 use crate::model;
 use crate::oracle::Oracle;
-use crate::support::{Machine, block_on, segment, value, values};
+use crate::support::{DIR, Machine, block_on, segment, value, values};
 
 /// The seeds that it takes to notice, as far as they may be needed.
 const SEEDS: Range<u64> = 0..200;
@@ -225,4 +226,82 @@ fn a_file_that_takes_the_name_of_another_is_noticed() {
         keeps_what_passes_for_a_tear(s, bad)
     });
     assert!(seed.is_some());
+}
+
+/// A log whose appends are synced later, of which the process dies before they are: what opening shows then
+/// has to be there after a power loss. Beside it lies what a machine with such records wrote as its recovery
+/// point, if that is wanted.
+fn keeps_what_it_showed(seed: u64, has_foreign_point: bool) -> bool {
+    let machine = |id_seed: u64| {
+        let mut machine = Machine::new(id_seed);
+        machine.config.recovery_point_bytes = 500 + seed % 8 * 300;
+        machine.config.sync = SyncPolicy::Every(Duration::from_secs(1));
+        machine
+    };
+    let kept = catch_unwind(AssertUnwindSafe(|| {
+        block_on(async {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let machine = machine(seed);
+            let mut log = machine.open().await;
+            let records = rng.random_range(5..60);
+            for n in 0..records {
+                log.append(None, &value(n), &[], 0).await.unwrap();
+                if rng.random_range(0..20) == 0 {
+                    log.sync().await.unwrap();
+                }
+                log.maintenance().run().await.unwrap();
+            }
+            drop(log);
+            machine.fs.process_crash();
+            if has_foreign_point {
+                let point = point_of_another(seed, records).await;
+                machine
+                    .fs
+                    .write_file(format!("{DIR}/{:020}.point", 0), point)
+                    .unwrap();
+            }
+            let log = machine.open().await;
+            let shown = values(&log.reader()).await;
+            drop(log);
+            machine.fs.power_loss(Keep::None);
+            let log = machine.open().await;
+            assert_eq!(values(&log.reader()).await, shown);
+        });
+    }));
+    kept.is_ok()
+}
+
+/// The recovery point of a segment with another id that began with records of the same lengths.
+async fn point_of_another(seed: u64, records: u64) -> Vec<u8> {
+    let mut machine = Machine::new(seed + 1_000);
+    machine.config.recovery_point_bytes = 300;
+    let mut log = machine.open().await;
+    for n in 0..records {
+        log.append(None, &value(n).to_ascii_uppercase(), &[], 0)
+            .await
+            .unwrap();
+    }
+    log.maintenance().run().await.unwrap();
+    machine
+        .fs
+        .read_file(format!("{DIR}/{:020}.point", 0))
+        .unwrap()
+}
+
+#[test]
+fn a_recovery_point_that_claims_what_is_not_durable_is_noticed() {
+    let alike = |seed| keeps_what_it_showed(seed, false);
+    assert_eq!(caught("nothing", SEEDS, alike), None);
+    is_noticed("no PointsSync", |seed| {
+        without(Guard::PointsSync, || keeps_what_it_showed(seed, false))
+    });
+}
+
+#[test]
+fn a_recovery_point_of_another_segment_that_is_trusted_is_noticed() {
+    let alike = |seed| keeps_what_it_showed(seed, true);
+    assert_eq!(caught("nothing", SEEDS, alike), None);
+    is_noticed("no PointsSegment", |seed| {
+        without(Guard::PointsSegment, || keeps_what_it_showed(seed, true))
+    });
 }

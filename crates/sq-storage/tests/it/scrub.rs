@@ -19,9 +19,9 @@ fn scrub(machine: &Machine, bytes_per_second: u64) -> Scrub {
 }
 
 /// Where a finding is: file, position, offsets.
-type Place = (PathBuf, u64, Range<u64>);
+pub(crate) type Place = (PathBuf, u64, Range<u64>);
 
-async fn check(machine: &Machine, reader: &Reader) -> (ScrubTotals, Vec<Place>) {
+pub(crate) async fn check(machine: &Machine, reader: &Reader) -> (ScrubTotals, Vec<Place>) {
     let mut found = Vec::new();
     let scrub = scrub(machine, 1 << 20);
     let checking = scrub.check(reader, |finding| match finding {
@@ -37,7 +37,7 @@ async fn check(machine: &Machine, reader: &Reader) -> (ScrubTotals, Vec<Place>) 
     (totals, found)
 }
 
-fn frame_len(n: u64) -> u64 {
+pub(crate) fn frame_len(n: u64) -> u64 {
     let record = sq_storage::record::encode_record(None, Some(&value(n)), &[]).unwrap();
     (FRAME_HEADER_LEN + record.len()) as u64
 }

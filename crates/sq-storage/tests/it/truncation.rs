@@ -103,7 +103,10 @@ async fn begin(machine: &Machine, oracle: &mut Oracle) -> Writer {
 }
 
 fn machine(seed: u64) -> Machine {
-    Machine::new(seed).with_segment_bytes(1100)
+    let mut machine = Machine::new(seed).with_segment_bytes(1100);
+    // One log in two has a recovery point in each segment.
+    machine.config.recovery_point_bytes = [300, 0][seed as usize % 2];
+    machine
 }
 
 /// Opens a log that crashed, with another crash after `again` operations of that, as long as that is

@@ -9,7 +9,7 @@ use super::super::cache::{OpenFile, SealedIndex};
 use super::super::companion::{Companion, dir};
 use super::super::index::{Index, checksum};
 use super::super::manifest::SegmentTimes;
-use super::super::scan::{Expected, Scope, Seen, Walk, Window, frame_at, walk_runs};
+use super::super::scan::{self, Scope, Seen, Walk, Window, walk_runs};
 use super::super::segment::SEGMENT_HEADER_LEN;
 use super::super::state::Segment;
 use super::{LogReader, read_error};
@@ -57,7 +57,7 @@ impl<F: FileSystem> LogReader<F> {
         Ok(Walk::from(window, position, Some(segment.id), first))
     }
 
-    /// What a segment's index says. If the index could be wrong, and no frame stands where it says, it is
+    /// What a segment's index says. Where the index could be wrong, and no frame stands where it says, it is
     /// made anew first.
     pub(super) async fn place(
         &self,
@@ -65,7 +65,17 @@ impl<F: FileSystem> LogReader<F> {
         opened: &OpenFile,
         look: impl Fn(&Index) -> Option<Place> + Send,
     ) -> Result<Option<Place>, ReadError> {
-        if let Some(found) = segment.in_live_index(&look) {
+        let told_below = segment.points.told_below();
+        let live = match segment.in_live_index(&look) {
+            Some(Some(place))
+                if place.1 < told_below && !stands_at(segment, opened, place).await? =>
+            {
+                mend_index(segment, opened, told_below).await?;
+                segment.in_live_index(&look)
+            }
+            live => live,
+        };
+        if let Some(found) = live {
             return Ok(found);
         }
         let sealed = self.sealed_index(segment, opened).await?;
@@ -173,23 +183,7 @@ impl<F: FileSystem> LogReader<F> {
     ) -> Result<SealedIndex, ReadError> {
         let subject = segment.subject();
         let limit = subject.extent.bytes;
-        let scope = Scope {
-            file: &*opened.file,
-            limit,
-            id: Some(segment.id),
-            base_offset: segment.name.base_offset,
-            max_zeros: limit,
-            // Behind its end it is not looked.
-            is_recycled: false,
-        };
-        let mut index = Index::default();
-        let end = subject.extent.end_offset;
-        let visit = |seen: Seen<'_>| {
-            if seen.header.base_offset < end {
-                index.note(seen.position, seen.header, seen.begins);
-            }
-        };
-        walk_runs(scope, visit).await.map_err(read_error(segment))?;
+        let index = read_index(segment, opened, limit).await?;
         // One that was removed meanwhile leaves nothing behind.
         if self.state.holds(segment.id) {
             let file = index.encode(&subject);
@@ -207,15 +201,45 @@ impl<F: FileSystem> LogReader<F> {
     }
 }
 
-/// Whether the frame of the segment that begins with this offset stands there.
-async fn stands_at(
+/// Makes anew the index of a segment that takes records, as far as a recovery point told it.
+async fn mend_index(
     segment: &Segment,
     opened: &OpenFile,
-    (offset, position): Place,
-) -> Result<bool, ReadError> {
-    let mut window = Window::new(&*opened.file, segment.extent().bytes).with_piece_len(4096);
-    let found = frame_at(&mut window, position).await;
-    let id = Some(segment.id);
-    let found = found.map_err(read_error(segment))?;
-    Ok(Expected { id, offset }.fit(&found).is_ok())
+    told_below: u64,
+) -> Result<(), ReadError> {
+    tracing::warn!(segment = %segment.path.display(),
+        "no frame stands where a recovery point said, and all in front of it is read");
+    let front = read_index(segment, opened, told_below).await?;
+    segment.mend_index(told_below, front);
+    Ok(())
+}
+
+/// The index of what a segment holds in front of a position.
+async fn read_index(segment: &Segment, opened: &OpenFile, limit: u64) -> Result<Index, ReadError> {
+    let scope = Scope {
+        file: &*opened.file,
+        limit,
+        id: Some(segment.id),
+        base_offset: segment.name.base_offset,
+        from: None,
+        max_zeros: limit,
+        // Behind its end it is not looked.
+        is_recycled: false,
+    };
+    let end = segment.extent().end_offset;
+    let mut index = Index::default();
+    let visit = |seen: Seen<'_>| {
+        if seen.header.base_offset < end {
+            index.note(seen.position, seen.header, seen.begins);
+        }
+    };
+    walk_runs(scope, visit).await.map_err(read_error(segment))?;
+    Ok(index)
+}
+
+/// Whether the frame of the segment that begins with this offset stands there.
+async fn stands_at(segment: &Segment, opened: &OpenFile, place: Place) -> Result<bool, ReadError> {
+    let limit = segment.extent().bytes;
+    let found = scan::stands_at(&*opened.file, limit, segment.id, place).await;
+    found.map_err(read_error(segment))
 }

@@ -74,20 +74,29 @@ pub(super) async fn remove_prepared<F: FileSystem>(
     let _ = fs.sync_dir(&place.dir).await;
 }
 
-/// Removes what earlier attempts left: manifests that were never completed, companions of segments that
-/// are gone, and segments without a record, once the manifest durably says that they have none: a name
+/// Removes what earlier attempts left: manifests and companions that were never completed, companions of
+/// segments that are gone, recovery points of such as the manifest lists as sealed, and segments without a record, once the manifest durably says that they have none: a name
 /// whose removal was not durable comes back at a power loss, and must not be taken for more than it was. A
 /// failure costs nothing but the leftover.
 pub(super) async fn remove_leftovers<F: FileSystem>(
     fs: &Arc<F>,
     place: &Place,
     names: &[(OsString, u64)],
+    found: &ManifestContent,
     recovered: &mut Recovered,
 ) {
     let segments: HashSet<_> = recovered.segments.iter().map(|s| s.name).collect();
+    let active = recovered.active.as_ref().map(|active| active.segment.name);
+    let sealed = found.entries.iter().filter(|e| e.seal.is_some());
+    let sealed: HashSet<_> = sealed.map(|e| e.name).collect();
     let is_leftover = |name: &OsString| {
+        let of = Companion::parse(name);
         manifest::is_temporary(name)
-            || Companion::segment_of(name).is_some_and(|of| !segments.contains(&of))
+            || Companion::is_unfinished(name)
+            || of.is_some_and(|(companion, of)| {
+                let is_outdated = sealed.contains(&of) && active != Some(of);
+                !segments.contains(&of) || companion == Companion::Point && is_outdated
+            })
     };
     for (name, _) in names.iter().filter(|(name, _)| is_leftover(name)) {
         let _ = fs.remove_file(&place.dir.join(name)).await;

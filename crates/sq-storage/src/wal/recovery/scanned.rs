@@ -1,4 +1,4 @@
-//! Reading a segment from end to end, as far as a truncation leaves it.
+//! Reading a segment from its beginning or a recovery point to its end, as far as a truncation leaves it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,15 +15,37 @@ use super::super::scan::{Run, Runs, Scope, Stop, read_header, walk_runs};
 use super::super::segment::{SEGMENT_HEADER_LEN, SegmentHeader, SegmentHeaderError};
 use super::super::spare::end_of_zeros;
 use super::super::state::Extent;
-use super::{Candidate, Place, RecoveryReport, longest_write};
+use super::resumed::{Resumed, resumed};
+use super::{Candidate, Place, RecoveryPoint, RecoveryReport, longest_write};
 use crate::error::{DamageReason, Error, Result};
 use crate::frame::{FrameHeader, SEGMENT_ID_POSITION};
 
-/// What reading a segment from end to end gave.
+/// The frame that a segment begins with, as far as that matters.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct First {
+    pub(in super::super) segment_id: u64,
+    pub(in super::super) ordinal: u32,
+    pub(in super::super) append_time_ms: u64,
+}
+
+impl From<&FrameHeader> for First {
+    fn from(header: &FrameHeader) -> Self {
+        Self {
+            segment_id: header.segment_id,
+            ordinal: header.ordinal,
+            append_time_ms: header.append_time_ms,
+        }
+    }
+}
+
+/// What reading a segment gave.
 pub(in super::super) struct Scan {
     pub(super) file: Box<dyn FileHandle>,
     pub(super) header: Result<SegmentHeader, SegmentHeaderError>,
-    pub(in super::super) first: Option<FrameHeader>,
+    pub(in super::super) first: Option<First>,
+    /// The recovery point that reading began at: its position, and the offset there. What is in front of it
+    /// is as a whole scan would have found it, but for damage.
+    pub(super) resumed_at: Option<(u64, u64)>,
     /// The file's length.
     pub(in super::super) file_len: u64,
     /// Where the last frame starts.
@@ -32,8 +54,10 @@ pub(in super::super) struct Scan {
     pub(in super::super) runs: Vec<Run>,
     /// Whether anything but zeros stands behind the last of them, and what an earlier segment left.
     pub(in super::super) has_data_behind: bool,
-    /// The highest `committed_before` in a frame.
+    /// Everything below this is known to have been committed, by its frames or its recovery point.
     pub(in super::super) committed_before: u64,
+    /// The highest `committed_before` in a frame.
+    pub(super) told_committed: u64,
     /// Where the frames begin that none of its own says is committed: position and base offset.
     pub(super) unproven: VecDeque<(u64, u64)>,
     pub(super) index: Index,
@@ -55,9 +79,17 @@ impl Scan {
         (is_recycled && self.first.is_some()).then_some(self.file_len)
     }
 
-    /// Whether every frame that was found counts, if so much of the segment does.
+    /// Whether every frame counts, if so much of the segment does.
     pub(in super::super) fn all_count(&self, extent: Extent) -> bool {
+        let resumed = self.resumed_at;
         self.last_position < extent.bytes
+            && resumed.is_none_or(|(_, offset)| offset <= extent.end_offset)
+    }
+
+    /// Where reading it began.
+    pub(super) fn read_from(&self) -> u64 {
+        self.resumed_at
+            .map_or(SEGMENT_HEADER_LEN as u64, |(position, _)| position)
     }
 
     /// Where the frame begins whose first offset is `offset`, of those not known to be committed.
@@ -79,7 +111,8 @@ pub(super) async fn is_segment<F: FileSystem>(fs: &F, path: &Path, id: u64) -> R
     Ok(found.iter().all(|&b| b == 0) || found == id.to_be_bytes()[..])
 }
 
-/// Reads a segment from end to end.
+/// Reads a segment, and the visitor is shown all of its frames; where there is none, it is read from its
+/// recovery point on.
 pub(super) async fn scan<F: FileSystem>(
     fs: &F,
     config: &WalConfig,
@@ -95,7 +128,18 @@ pub(super) async fn scan<F: FileSystem>(
     let path = candidate.found_at();
     let file = fs.open(path).await.map_err(Error::io("open", path))?;
     let max_zeros = longest_write(config);
-    let scan = read_segment(file, &place.header, found, candidate, max_zeros, replay).await;
+    let resumed = match replay {
+        Some(_) => None,
+        None => resumed(fs, config, place, &*file, found, candidate).await,
+    };
+    let mut reading = Reading {
+        header: &place.header,
+        manifest: found,
+        candidate,
+        max_zeros,
+        resumed,
+    };
+    let scan = reading.read(file, replay).await;
     let scan = scan.map_err(Error::io("read", path))?;
     // The header is durable before the first frame is written: where no frame is, the file was never
     // finished.
@@ -117,91 +161,159 @@ pub(super) async fn scan<F: FileSystem>(
     }
     report.segments_scanned += 1;
     report.frames_scanned += scan.runs.iter().map(|run| run.frames as u64).sum::<u64>();
+    let end = scan.runs.last().map_or(0, |run| run.end_position);
+    report.bytes_scanned += end.saturating_sub(scan.read_from());
+    if let Some((position, offset)) = scan.resumed_at {
+        report.recovery_points.push(RecoveryPoint {
+            path: candidate.path.clone(),
+            position,
+            offset,
+        });
+    }
     candidate.scan = Some(scan);
     Ok(())
 }
 
-async fn read_segment(
-    file: Box<dyn FileHandle>,
-    header: &SegmentHeader,
-    manifest: &ManifestContent,
-    candidate: &Candidate,
+/// How a segment is read.
+struct Reading<'a> {
+    header: &'a SegmentHeader,
+    manifest: &'a ManifestContent,
+    candidate: &'a Candidate,
     max_zeros: u64,
-    replay: &mut Option<Replay<'_>>,
-) -> io::Result<Scan> {
-    let mut found = read_header(&*file, header).await?;
-    if found.is_err() {
-        // As in a walk: a bit may have been lost on the way.
-        found = read_header(&*file, header).await?;
-    }
-    let is_recycled = found.as_ref().is_ok_and(|header| header.is_recycled);
-    let listed_ordinal = candidate.entry.map(|e| e.ordinal);
-    let mut cut = Cut::default();
-    let (id, base_offset) = (candidate.id(), candidate.name.base_offset);
-    let limit = file.len().await?;
-    let scope = Scope {
-        file: &*file,
-        limit,
-        id,
-        base_offset,
-        max_zeros,
-        is_recycled,
-    };
-    let (mut first, mut committed_before) = (None, 0);
-    let mut unproven = VecDeque::new();
-    let mut index = Index::default();
-    let mut last_position = 0;
-    let walked = walk_runs(scope, |seen| {
-        let (position, header, begins) = (seen.position, seen.header, seen.begins);
-        first.get_or_insert(*header);
-        let limit = manifest.limit_of(listed_ordinal.unwrap_or(header.ordinal));
-        if !cut.passes(position, header, begins, limit) {
-            return;
+    resumed: Option<Resumed>,
+}
+
+impl Reading<'_> {
+    async fn read(
+        &mut self,
+        file: Box<dyn FileHandle>,
+        replay: &mut Option<Replay<'_>>,
+    ) -> io::Result<Scan> {
+        let candidate = self.candidate;
+        let mut found = read_header(&*file, self.header).await?;
+        if found.is_err() {
+            // As in a walk: a bit may have been lost on the way.
+            found = read_header(&*file, self.header).await?;
         }
-        last_position = position;
-        committed_before = header.committed_before.max(committed_before);
-        while unproven
+        let is_recycled = found.as_ref().is_ok_and(|header| header.is_recycled);
+        let listed_ordinal = candidate.entry.map(|e| e.ordinal);
+        let mut cut = Cut::default();
+        let limit = file.len().await?;
+        let mut seen_so_far = SoFar::new(self.resumed.take().filter(|_| found.is_ok()));
+        let resumed_at = seen_so_far.resumed_at;
+        let scope = Scope {
+            file: &*file,
+            limit,
+            id: candidate.id(),
+            base_offset: candidate.name.base_offset,
+            from: resumed_at,
+            max_zeros: self.max_zeros,
+            is_recycled,
+        };
+        let walked = walk_runs(scope, |seen| {
+            let (position, header, begins) = (seen.position, seen.header, seen.begins);
+            seen_so_far.first.get_or_insert(header.into());
+            let ordinal = listed_ordinal.unwrap_or(header.ordinal);
+            if !cut.passes(position, header, begins, self.manifest.limit_of(ordinal)) {
+                return;
+            }
+            seen_so_far.take_in(position, header, begins);
+            if let Some(replay) = replay {
+                replay.see(candidate.name, &seen);
+            }
+        });
+        let Runs {
+            runs,
+            has_data_behind,
+        } = walked.await?;
+        let ends_in_zeros = is_recycled && !has_data_behind && cut.at.is_none();
+        let end = runs.last().filter(|_| ends_in_zeros);
+        // Behind the file's end there is nothing, and may be no room.
+        let zeros = end.map(|run| run.end_position..end_of_zeros(run.end_position).min(limit));
+        let zeros = zeros.filter(|zeros| !zeros.is_empty());
+        let (runs, has_data_behind) = cut.apply(runs, has_data_behind);
+        #[cfg(feature = "mutants")]
+        let runs = if super::super::mutants::lacks(super::super::mutants::Guard::LastFrame) {
+            trust_length(runs, limit)
+        } else {
+            runs
+        };
+        let SoFar {
+            first,
+            committed_before,
+            told_committed,
+            unproven,
+            index,
+            last_position,
+            ..
+        } = seen_so_far;
+        Ok(Scan {
+            file,
+            header: found,
+            first,
+            resumed_at,
+            file_len: limit,
+            last_position,
+            runs,
+            has_data_behind,
+            committed_before,
+            told_committed,
+            unproven,
+            index,
+            zeros,
+        })
+    }
+}
+
+/// What the frames say that were seen so far, or that a recovery point speaks for.
+#[derive(Default)]
+struct SoFar {
+    resumed_at: Option<(u64, u64)>,
+    first: Option<First>,
+    committed_before: u64,
+    told_committed: u64,
+    unproven: VecDeque<(u64, u64)>,
+    index: Index,
+    last_position: u64,
+}
+
+impl SoFar {
+    fn new(resumed: Option<Resumed>) -> Self {
+        let Some(Resumed { point, last }) = resumed else {
+            return Self::default();
+        };
+        let extent = point.subject.extent;
+        Self {
+            resumed_at: Some((extent.bytes, extent.end_offset)),
+            first: Some(First {
+                append_time_ms: point.first_append_ms,
+                ..First::from(&last)
+            }),
+            // It was durable when the point was made.
+            committed_before: extent.end_offset,
+            told_committed: last.committed_before,
+            unproven: VecDeque::new(),
+            index: point.index,
+            last_position: point.last.position,
+        }
+    }
+
+    fn take_in(&mut self, position: u64, header: &FrameHeader, begins: bool) {
+        self.last_position = position;
+        self.told_committed = header.committed_before.max(self.told_committed);
+        self.committed_before = self.told_committed.max(self.committed_before);
+        let committed_before = self.committed_before;
+        while self
+            .unproven
             .front()
             .is_some_and(|(_, base)| *base < committed_before)
         {
-            unproven.pop_front();
+            self.unproven.pop_front();
         }
         // A mark too: what follows it can't be reached without it.
-        unproven.push_back((position, header.base_offset));
-        index.note(position, header, begins);
-        if let Some(replay) = replay {
-            replay.see(candidate.name, &seen);
-        }
-    });
-    let Runs {
-        runs,
-        has_data_behind,
-    } = walked.await?;
-    let ends_in_zeros = is_recycled && !has_data_behind && cut.at.is_none();
-    let end = runs.last().filter(|_| ends_in_zeros);
-    // Behind the file's end there is nothing, and may be no room.
-    let zeros = end.map(|run| run.end_position..end_of_zeros(run.end_position).min(limit));
-    let zeros = zeros.filter(|zeros| !zeros.is_empty());
-    let (runs, has_data_behind) = cut.apply(runs, has_data_behind);
-    #[cfg(feature = "mutants")]
-    let runs = if super::super::mutants::lacks(super::super::mutants::Guard::LastFrame) {
-        trust_length(runs, limit)
-    } else {
-        runs
-    };
-    Ok(Scan {
-        file,
-        header: found,
-        first,
-        file_len: limit,
-        last_position,
-        runs,
-        has_data_behind,
-        committed_before,
-        unproven,
-        index,
-        zeros,
-    })
+        self.unproven.push_back((position, header.base_offset));
+        self.index.note(position, header, begins);
+    }
 }
 
 /// Where a segment's frames are cut off by a truncation: it is then as if they were not there.

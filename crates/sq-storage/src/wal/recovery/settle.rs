@@ -11,6 +11,7 @@ use super::super::chain::{Chain, Link};
 use super::super::config::WalConfig;
 use super::super::maintenance::write_index;
 use super::super::manifest::{Manifest, ManifestContent, ManifestEntry, Seal};
+use super::super::points::Points;
 use super::super::removal::Trash;
 use super::super::segment::SEGMENT_HEADER_LEN;
 use super::super::spare::Shelf;
@@ -135,10 +136,15 @@ fn settle_link(
         name,
         path,
         mut scan,
+        has_point,
         ..
     } = candidate;
     let recycled = scan.as_ref().and_then(Scan::recycled);
-    let mut segment = Segment::new(id, ordinal, name, path, extent).recycled(recycled);
+    let resumed_at = scan.as_ref().and_then(|s| s.resumed_at);
+    let points = Points::found(has_point, resumed_at.map_or(0, |(position, _)| position));
+    let mut segment = Segment::new(id, ordinal, name, path, extent)
+        .recycled(recycled)
+        .with_points(points);
     if let Some(seal) = &mut seal {
         // Of frames behind the segment's end it says too much: then it is kept for longer.
         let scanned = || scan.as_ref().and_then(|s| s.index.times());
@@ -148,7 +154,7 @@ fn settle_link(
     }
     // An index that knows of frames behind the segment's end would find their timestamps: then the
     // first reader makes one that does not.
-    if let Some(scan) = scan.as_mut().filter(|s| s.last_position < extent.bytes) {
+    if let Some(scan) = scan.as_mut().filter(|s| s.all_count(extent)) {
         segment = segment.with_index(std::mem::take(&mut scan.index));
     }
     let entry = ManifestEntry {
@@ -190,11 +196,13 @@ async fn continue_segment(
     }
     let now = clock.wall_ms();
     let began = scan.first.map_or(now, |f| f.append_time_ms);
+    let read_from = scan.read_from();
     Ok(RecoveredActive {
         file: scan.file,
         segment: Arc::clone(segment),
         age: Duration::from_millis(now.saturating_sub(began)),
-        told_committed: scan.committed_before,
+        told_committed: scan.told_committed,
+        read_from,
     })
 }
 

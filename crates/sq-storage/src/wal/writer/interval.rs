@@ -104,6 +104,9 @@ impl<F: FileSystem> WalWriter<F> {
         }
         if all && !self.unsynced.stranded && self.sync_file().await.is_ok() {
             self.unsynced.clear();
+            if self.segment_position >= self.point_due {
+                self.reach_point();
+            }
         }
         self.rescue().await
     }

@@ -124,7 +124,8 @@ impl<F: FileSystem> WalWriter<F> {
             opens: Opens::Itself,
             last_attempt: None,
             leftover_bases: recovered.leftover_bases,
-            has_rolled: false,
+            has_chores: false,
+            point_due: u64::MAX,
             next_ordinal: recovered.next_ordinal,
             poisoned_in_a_row: 0,
             trash: Arc::clone(recovered.manifest.trash()),
@@ -158,6 +159,7 @@ impl<F: FileSystem> WalWriter<F> {
             writer.segment_position = active.segment.extent().bytes;
             writer.segment_age_when_opened = active.age;
             writer.told_committed = active.told_committed;
+            writer.point_due = writer.next_point(active.read_from);
             writer.zero_ahead(&active.segment, writer.segment_position, None);
             writer.active_segment = Some(active.file);
             writer.segment = Some(active.segment);

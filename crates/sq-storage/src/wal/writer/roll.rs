@@ -158,7 +158,8 @@ impl<F: FileSystem> WalWriter<F> {
         self.segment_age_when_opened = Duration::ZERO;
         self.told_committed = 0;
         self.has_unsynced_write = false;
-        self.has_rolled = true;
+        self.point_due = self.next_point(bytes);
+        self.has_chores = true;
     }
 
     /// Has the active segment zeroed in front of its head, which is at `position`.
