@@ -72,10 +72,11 @@ impl<F: FileSystem> Partition<F> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::time::Duration;
 
     use sq_sim::{Effect, Errno, Fault, Keep, OpKind, PathPattern, SyncFailure};
-    use sq_storage::SyncPolicy;
+    use sq_storage::{Retention, SyncPolicy};
 
     use super::super::tests::{Machine, TestPartition, new_batch};
     use super::*;
@@ -212,6 +213,72 @@ mod tests {
             assert!(partition.rolls().await.unwrap().is_empty());
             let segments = partition.reader().await.unwrap().segments();
             assert_eq!(segments.len(), 1);
+        });
+    }
+
+    /// A partition that has rolled a few times.
+    async fn rolled(machine: &Machine) -> TestPartition {
+        let partition = machine.start();
+        for _ in 0..40 {
+            append(machine, &partition, 5).await;
+            pass(&machine.clock, Duration::from_secs(1)).await;
+        }
+        partition
+    }
+
+    /// The files that are kept to be written again.
+    fn spares(machine: &Machine) -> usize {
+        let files = machine.fs.files().into_iter();
+        let is_spare = |path: &PathBuf| path.extension().is_some_and(|e| e == "spare");
+        files.filter(is_spare).count()
+    }
+
+    #[test]
+    fn a_full_disk_is_given_the_file_that_was_kept_to_be_written_again() {
+        // Only the next check of retention looked for it, five minutes of refused appends later.
+        block_on(async {
+            let machine = Machine {
+                segment_bytes: 6_000,
+                ..Machine::new(1)
+            };
+            let partition = rolled(&machine).await;
+            let end = offsets(&partition).await.1;
+            assert_eq!(
+                delete(&machine, &partition, DeleteTo::Offset(end)).await,
+                Ok(end)
+            );
+            pass(&machine.clock, Duration::from_secs(1)).await;
+            assert!(spares(&machine) > 0);
+            machine.fs.set_free_space(Some(0));
+            while append(&machine, &partition, 1).await == 1 {}
+            pass(&machine.clock, Duration::from_secs(1)).await;
+            assert_eq!(spares(&machine), 0);
+        });
+    }
+
+    #[test]
+    fn a_log_that_was_emptied_lets_go_of_the_files_that_it_kept() {
+        // A check of retention passed over a log without a segment.
+        block_on(async {
+            let machine = Machine {
+                segment_bytes: 6_000,
+                ..Machine::new(2)
+            };
+            let partition = rolled(&machine).await;
+            let nothing = Retention {
+                max_bytes: None,
+                max_age: Some(Duration::from_secs(1)),
+            };
+            machine.clock.advance(Duration::from_mins(5));
+            partition.retain(nothing).await;
+            pass(&machine.clock, Duration::from_secs(1)).await;
+            let open = partition.reader_if_open().unwrap();
+            assert!(open.segments().is_empty(), "{:?}", open.segments());
+            let kept = spares(&machine);
+            machine.clock.advance(Duration::from_mins(11));
+            partition.retain(nothing).await;
+            pass(&machine.clock, Duration::from_secs(1)).await;
+            assert_eq!((kept > 0, spares(&machine)), (true, 0));
         });
     }
 

@@ -295,7 +295,10 @@ impl<F: FileSystem> Intake<F> for Batches<F> {
     }
 
     fn end(&mut self, writer: &mut WalWriter<F>, _outcome: Outcome<'_>) {
-        self.reason = None;
+        if self.reason.take().is_some() {
+            // On a full disk a file that is kept to be written again makes room.
+            self.removal.begin_if_due();
+        }
         let stored = std::mem::take(&mut self.stored_bytes);
         if stored > 0 {
             self.pause.over();

@@ -324,7 +324,9 @@ impl<F: FileSystem> Partition<F> {
     /// happens to a log that is not open.
     pub async fn retain(&self, retention: Retention) {
         let open = self.shared.log_now();
-        let Some(open) = open.filter(|open| !open.reader.segments().is_empty()) else {
+        // Of a log that was emptied there may be files that are overdue.
+        let was_used = |open: &Arc<Open<F>>| open.reader.end_offset() > 0;
+        let Some(open) = open.filter(was_used) else {
             return;
         };
         let retained = open.log.with_writer(move |head, intake| {
