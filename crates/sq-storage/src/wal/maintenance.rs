@@ -183,12 +183,14 @@ async fn trim<F: FileSystem>(fs: &F, segment: &Segment, length: u64) -> Result<(
 /// worth another attempt.
 pub(super) async fn write_index<F: FileSystem>(fs: &F, segment: &Segment, cache: &SegmentCache) {
     let subject = segment.subject();
-    if let Some(file) = segment.in_live_index(|index| index.encode(&subject)) {
+    // Whether it is as a recovery point told it, and may be wrong: a reader may mend it before it is written.
+    let encoded =
+        segment.in_live_index(|index| (index.encode(&subject), segment.points.told_below() > 0));
+    if let Some((file, is_told)) = encoded {
         let checksum = index::checksum(&file);
         let written = Companion::Index.write(fs, dir(segment), &segment.name, file);
         match written.await {
-            // What is as a recovery point told it may be wrong.
-            Ok(()) if segment.points.told_below() > 0 => {}
+            Ok(()) if is_told => {}
             Ok(()) => segment.set_index_checksum(checksum),
             Err(error) => tracing::warn!(%error, "index not written"),
         }

@@ -75,9 +75,9 @@ pub(super) async fn remove_prepared<F: FileSystem>(
 }
 
 /// Removes what earlier attempts left: manifests and companions that were never completed, companions of
-/// segments that are gone, recovery points of such as the manifest lists as sealed, and segments without a record, once the manifest durably says that they have none: a name
-/// whose removal was not durable comes back at a power loss, and must not be taken for more than it was. A
-/// failure costs nothing but the leftover.
+/// segments that are gone, recovery points of such as the manifest lists as sealed, and segments without a
+/// record, once the manifest durably says that they have none: a name whose removal was not durable comes back
+/// at a power loss, and must not be taken for more than it was. A failure costs nothing but the leftover.
 pub(super) async fn remove_leftovers<F: FileSystem>(
     fs: &Arc<F>,
     place: &Place,
