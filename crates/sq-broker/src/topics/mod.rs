@@ -307,6 +307,8 @@ pub fn wal_config(wal: &WalConfig, config: &TopicConfig) -> WalConfig {
     wal.max_segment_bytes = config.segment_bytes;
     wal.max_segment_age = Duration::from_millis(config.segment_ms);
     wal.maintenance = MaintenanceMode::Handed;
+    // Opening shows what producers did from each frame of the active segment on: a point would not be used.
+    wal.recovery_point_bytes = 0;
     wal
 }
 
