@@ -116,7 +116,8 @@
 //! integers are big-endian. A segment's header carries the version of its format, 1, or 2 in a file that was
 //! another segment's before, and a manifest that of its own, 2; one of version 1 is read, and written anew. A
 //! segment of another version is refused, unless the manifest lists it: then it is the field that is damaged.
-//! Any change that this code could not read raises a version.
+//! Any change that this code could not read raises a version. So code from before version 2 can't read a log
+//! that has come to write files again; with [`Spares::none`] from the start it can.
 
 mod error;
 pub mod frame;
