@@ -514,23 +514,35 @@ async fn search(
     max_zeros: u64,
     expected: Expected,
 ) -> io::Result<(Option<(u64, FrameHeader)>, bool)> {
+    let mut window = Window::new(file, range.end);
+    look(&mut window, range, max_zeros, expected, last_nonzero).await
+}
+
+/// The first frame of a segment in a range of a file, and whether anything there is the segment's: `own` finds
+/// the last byte that is in a piece. It ends `most` bytes behind the last such byte.
+async fn look(
+    window: &mut Window<'_>,
+    range: Range<u64>,
+    most: u64,
+    expected: Expected,
+    own: impl Fn(&[u8]) -> Option<usize>,
+) -> io::Result<(Option<(u64, FrameHeader)>, bool)> {
     let Range { start, end: limit } = range;
-    let mut window = Window::new(file, limit);
     let mut has_data = false;
-    let (mut position, mut last_data) = (start, start);
-    while position < limit && position.saturating_sub(last_data) <= max_zeros {
+    let (mut position, mut last_own) = (start, start);
+    while position < limit && position.saturating_sub(last_own) <= most {
         let piece = window.at(position, FRAME_HEADER_LEN).await?;
         if piece.is_empty() {
             break;
         }
-        if let Some(at) = last_nonzero(&piece) {
+        if let Some(at) = own(&piece) {
             has_data = true;
-            last_data = position + at as u64;
-            for at in candidates(&piece, expected) {
-                let at = position + at as u64;
-                if let Found::Frame(frame) = frame_at(&mut window.again(), at).await? {
-                    return Ok((Some((at, frame.header)), true));
-                }
+            last_own = position + at as u64;
+        }
+        for at in candidates(&piece, expected) {
+            let at = position + at as u64;
+            if let Found::Frame(frame) = frame_at(&mut window.again(), at).await? {
+                return Ok((Some((at, frame.header)), true));
             }
         }
         // Overlap, so that a header across two pieces is seen whole in the second.
@@ -569,38 +581,20 @@ async fn look_among_older(
     most: u64,
     expected: Expected,
 ) -> io::Result<(Option<(u64, FrameHeader)>, bool)> {
-    let Range { start, end: limit } = range;
-    let mut window = Window::new(file, limit);
+    let start = range.start;
     let zeros = usize::try_from(end_of_zeros(start).saturating_sub(start)).unwrap_or(usize::MAX);
+    let mut window = Window::new(file, range.end);
     let head = window.at(start, zeros).await?;
-    let mut has_data = head.iter().take(zeros).any(|&byte| byte != 0);
-    let most = if has_data {
+    let is_torn = head.iter().take(zeros).any(|&byte| byte != 0);
+    let most = if is_torn {
         u64::MAX
     } else {
         most.saturating_add(MAX_UNSYNCED_BYTES)
     };
-    let own = expected.id.map(u64::to_be_bytes);
-    let (mut position, mut last_own) = (start, start);
-    while position < limit && position.saturating_sub(last_own) <= most {
-        let piece = window.at(position, FRAME_HEADER_LEN).await?;
-        if piece.is_empty() {
-            break;
-        }
-        if let Some(at) = own.and_then(|id| memchr::memmem::rfind(&piece, &id)) {
-            has_data = true;
-            last_own = position + at as u64;
-        }
-        for at in candidates(&piece, expected) {
-            let at = position + at as u64;
-            if let Found::Frame(frame) = frame_at(&mut window.again(), at).await? {
-                return Ok((Some((at, frame.header)), true));
-            }
-        }
-        // Overlap, as in a search.
-        let step = piece.len().saturating_sub(FRAME_HEADER_LEN - 1).max(1);
-        position += step as u64;
-    }
-    Ok((None, has_data))
+    let id = expected.id.map(u64::to_be_bytes);
+    let own = |piece: &[u8]| id.and_then(|id| memchr::memmem::rfind(piece, &id));
+    let (found, has_data) = look(&mut window, range, most, expected, own).await?;
+    Ok((found, has_data || is_torn))
 }
 
 /// The first frame of a segment anywhere in its file, and whether there is anything but zeros in front of
@@ -646,7 +640,7 @@ pub(super) async fn read_header(
 }
 
 /// The last byte that is not zero.
-fn last_nonzero(piece: &Bytes) -> Option<usize> {
+fn last_nonzero(piece: &[u8]) -> Option<usize> {
     const CHUNK_LEN: usize = 4096;
     const ZEROS: [u8; CHUNK_LEN] = [0; CHUNK_LEN];
     // Whole chunks are compared first, which is many times faster than byte by byte.

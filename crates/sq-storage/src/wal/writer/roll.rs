@@ -202,8 +202,12 @@ impl<F: FileSystem> WalWriter<F> {
             id: None,
         };
         // A segment that begins here too, not the last one maybe, gets the name only later.
-        let is_given = |s: &Arc<Segment>| s.name == plain && s.prepared().is_some();
-        let is_given = self.state.segments().iter().any(is_given);
+        let segments = self.state.segments();
+        let from_here = segments.iter().rev();
+        let from_here = from_here.take_while(|s| s.name.base_offset == base_offset);
+        let is_given = from_here
+            .filter(|s| s.name == plain)
+            .any(|s| s.prepared().is_some());
         if !is_given && !self.trash.knows(plain) {
             self.last_attempt = Some(base_offset);
             let path = dir.join(plain.file_name());
