@@ -132,7 +132,10 @@ async fn written_again(topic: &Path) -> usize {
     let fs = OsFileSystem::blocking_pool();
     let mut again = 0;
     for entry in segments(topic).await {
-        let file = fs.open(&topic.join("0").join(&entry.name)).await.unwrap();
+        // One that went meanwhile doesn't count.
+        let Ok(file) = fs.open(&topic.join("0").join(&entry.name)).await else {
+            continue;
+        };
         let head = file.read_at(4, 2).await.unwrap();
         again += usize::from(head[..] == [0, 2]);
     }
@@ -150,13 +153,16 @@ fn a_deleted_segment_is_written_again_as_a_later_one_unless_a_setting_forbids_it
             let configs = [("retention.bytes", "6000"), ("segment.bytes", "4096")];
             assert_eq!(client.create("turns", 1, &configs).await, 0);
             let path = broker.data_dir().join("turns");
-            let mut expected = 0;
-            for _ in 0..2 {
+            // A file that something still holds when its segment goes, such as a chore of its seal, is not kept:
+            // on a busy machine one turn is not enough.
+            let (mut expected, mut again) = (0, 0);
+            for _ in 0..if is_kept { 100 } else { 3 } {
                 for _ in 0..12 {
                     let batch = Batch::of(1).sized(1000);
                     assert_eq!(client.append("turns", batch.bytes()).await, expected);
                     expected += 1;
                     a_moment().await;
+                    clock.advance(Duration::from_millis(1));
                 }
                 let start = earliest(&mut client, "turns").await;
                 clock.advance(Duration::from_mins(5));
@@ -165,16 +171,19 @@ fn a_deleted_segment_is_written_again_as_a_later_one_unless_a_setting_forbids_it
                 })
                 .await;
                 until(&clock, async || segments(&path).await.len() <= 3).await;
+                again += written_again(&path).await;
+                if again > 0 {
+                    break;
+                }
             }
-            assert_eq!(written_again(&path).await > 0, is_kept);
-            let start = earliest(&mut client, "turns").await;
-            let (error, records) = client.fetch("turns", start).await;
-            assert_eq!(error, 0);
-            assert_eq!(
-                i64::try_from(records.len()).unwrap(),
-                expected - start,
-                "and nothing of what it held before"
-            );
+            assert_eq!(again > 0, is_kept);
+            // And nothing of what it held before.
+            until(&clock, async || {
+                let start = earliest(&mut client, "turns").await;
+                let (error, records) = client.fetch("turns", start).await;
+                (error, start + i64::try_from(records.len()).unwrap()) == (0, expected)
+            })
+            .await;
             broker.stop().await;
             let mut files = list(&path.join("0")).await;
             files.retain(|e| is(e, ".spare"));
