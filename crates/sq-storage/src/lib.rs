@@ -132,8 +132,9 @@ pub use record::{Header, Record};
 pub use reserve::Reserve;
 pub use topic::{InvalidTopicName, MAX_TOPIC_NAME_LEN, TopicName};
 pub use wal::{
-    ActiveSegment, Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Payload,
-    Preparation, Prepared, Preparer, RecoveryPoint, RecoveryReport, RecoveryVisitor, Removal,
-    Retention, Rotation, Scrub, ScrubFinding, ScrubTotals, SegmentCache, SegmentIds, SegmentInfo,
-    Sidecar, Spares, StoredFrame, SyncPolicy, TailCache, WalConfig, WalWriter, Zeroing,
+    ActiveSegment, Batch, ClosedSegment, Damage, LogReader, Maintenance, MaintenanceMode, Pace,
+    Payload, Preparation, Prepared, Preparer, RecoveryPoint, RecoveryReport, RecoveryVisitor,
+    Removal, Retention, Rotation, Scrub, ScrubFinding, ScrubTotals, SegmentCache, SegmentIds,
+    SegmentInfo, Sidecar, Spares, StoredFrame, SyncPolicy, TailCache, WalConfig, WalWriter,
+    Zeroing,
 };

@@ -1,12 +1,16 @@
 //! Appends while a successor is prepared, and while a segment's file is removed.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use async_trait::async_trait;
 use bytes::Bytes;
-use sq_sim::{FileSystem as _, OsFileSystem, SystemClock};
+use sq_sim::{Clock as _, FileSystem as _, OsFileSystem, SystemClock};
+use sq_storage::Pace;
 use sq_storage::log::LogConfig;
 use sq_storage::wal::remove_file_in_steps;
 
@@ -166,6 +170,17 @@ async fn write(path: &Path, bytes: u64) -> Result<()> {
     Ok(())
 }
 
+/// As a driver of rolls goes about a successor that nothing waits for.
+#[derive(Debug)]
+struct Unhurried;
+
+#[async_trait]
+impl Pace for Unhurried {
+    async fn pause(&self) {
+        SystemClock.sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Prepares a successor while records are appended, and then removes it.
 fn prepare(bench: &Bench, sq: &Sq, latencies: &mut Latencies) -> Result<()> {
     let preparation = runtime()?
@@ -176,6 +191,7 @@ fn prepare(bench: &Bench, sq: &Sq, latencies: &mut Latencies) -> Result<()> {
         .context("the log is closed")?;
     let mut prepared = None;
     beside(bench, sq, latencies, || {
+        let preparation = preparation.paced_by(Arc::new(Unhurried));
         prepared = Some(runtime()?.block_on(preparation.run())?);
         Ok(())
     })?;

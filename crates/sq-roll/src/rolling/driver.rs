@@ -152,6 +152,7 @@ impl<F: FileSystem, S: SuccessorSource> Driver<F, S> {
         }
         if !has_file && self.calls.count(Kind::File, ticket) == 0 {
             let preparation = self.preparer.preparation(Some(ticket.segment.0));
+            let preparation = preparation.paced_by(self.shared.clone());
             let file = async move { Answer::File(ticket, preparation.run().await) };
             self.calls.begin(Kind::File, ticket, Box::pin(file));
         }

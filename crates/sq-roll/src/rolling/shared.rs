@@ -1,6 +1,7 @@
 //! What the writer of a log and its driver share.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub(super) struct Shared<F: FileSystem> {
     news: Notify,
     /// What appends wait for may have come.
     pub(super) relief: Notify,
+    /// An append begins to wait.
+    pub(super) stalled: Notify,
     pub(super) node: Node,
     pub(super) key: u64,
     pub(super) settings: RollSettings,
@@ -105,6 +108,7 @@ impl<F: FileSystem> Shared<F> {
             core: Mutex::new(core),
             news: Notify::new(),
             relief: Notify::new(),
+            stalled: Notify::new(),
             node,
             key,
             settings,
@@ -309,6 +313,14 @@ impl<F: FileSystem> Shared<F> {
         lock(&self.core).is_closed = true;
         self.news.notify_one();
         self.relief.notify_waiters();
+    }
+}
+
+impl<F: FileSystem> fmt::Debug for Shared<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,10 @@
 //! Appends that wait for a successor.
 
+use std::time::Duration;
+
+use async_trait::async_trait;
 use sq_sim::FileSystem;
+use sq_storage::Pace;
 
 use super::shared::{Core, DriverState, Shared};
 use crate::State;
@@ -39,10 +43,32 @@ impl<F: FileSystem> Shared<F> {
     /// Whether appends have waited for long enough.
     fn gives_up(&self, core: &mut Core<F>) -> bool {
         let now = self.node.now();
-        let since = *core.stalled_since.get_or_insert(now);
+        let since = *core.stalled_since.get_or_insert_with(|| {
+            self.stalled.notify_waiters();
+            now
+        });
         core.is_closed
             || core.driver == DriverState::Gone
             || now.saturating_sub(since) >= self.settings.longest_wait
+    }
+}
+
+/// How long a preparation leaves the disk to appends at a time.
+const PAUSE: Duration = Duration::from_millis(1);
+
+#[async_trait]
+impl<F: FileSystem> Pace for Shared<F> {
+    /// There is no pause where an append waits, or another log for its turn to prepare.
+    async fn pause(&self) {
+        let stalled = self.stalled.notified();
+        let (_, others) = self.node.preparations();
+        if others > 0 || lock(&self.core).stalled_since.is_some() {
+            return;
+        }
+        tokio::select! {
+            () = stalled => {}
+            () = self.node.clock().sleep(PAUSE) => {}
+        }
     }
 }
 

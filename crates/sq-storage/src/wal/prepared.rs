@@ -8,14 +8,16 @@
 //! does the file get a segment's name.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use sq_sim::{Clock, FileHandle, FileSystem, create_dir_durably};
 
-use super::ahead::{PAGE_LEN, whole_pages};
+use super::ahead::{PAGE_LEN, PIECE_LEN, whole_pages};
 use super::config::SegmentIds;
 use super::maintenance::{Backlog, Chore};
 use super::removal::{TakenSpare, Trash};
@@ -87,8 +89,17 @@ impl<F: FileSystem> Preparer<F> {
             reserve: self.reserve.clone(),
             is_taken: is_known || !self.backlog.claim(id),
             trash: Arc::clone(&self.trash),
+            pace: None,
         }
     }
+}
+
+/// When a preparation lets appends have the disk.
+#[async_trait]
+pub trait Pace: fmt::Debug + Send + Sync {
+    /// Awaited between two pieces of what is zeroed. A pause of 1 ms is enough, and none is right where
+    /// somebody waits for the successor.
+    async fn pause(&self);
 }
 
 /// What a successor is to be. [`run`](Self::run) makes it; it borrows nothing of the writer, so that
@@ -114,6 +125,8 @@ pub struct Preparation<F: FileSystem> {
     pub(super) is_taken: bool,
     /// Where there may be a file to use again.
     pub(super) trash: Arc<Trash>,
+    /// `None`: all of it in one go.
+    pub(super) pace: Option<Arc<dyn Pace>>,
 }
 
 /// What a segment has to know of the file that was prepared for it.
@@ -148,6 +161,13 @@ impl<F: FileSystem> Preparation<F> {
     /// The id of the segment to be.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Zeroes in pieces of 256 KiB, with pauses. In one go, the 4 MiB that are zeroed hold up whatever is
+    /// appended meanwhile for as long as the disk takes for them.
+    pub fn paced_by(self, pace: Arc<dyn Pace>) -> Self {
+        let pace = Some(pace);
+        Self { pace, ..self }
     }
 
     /// Creates the file, allocates a segment's size, zeroes its beginning, and syncs file and name. Where a
@@ -275,8 +295,15 @@ impl<F: FileSystem> Preparation<F> {
 
     async fn fill(&self, file: &dyn FileHandle, zeroed: u64) -> io::Result<()> {
         file.allocate(0, self.length).await?;
-        if zeroed > 0 {
-            file.zero_range(0, zeroed).await?;
+        let piece = self.pace.as_ref().map_or(zeroed, |_| PIECE_LEN);
+        let mut at = 0;
+        while at < zeroed {
+            if let Some(pace) = self.pace.as_ref().filter(|_| at > 0) {
+                pace.pause().await;
+            }
+            let len = piece.min(zeroed - at);
+            file.zero_range(at, len).await?;
+            at += len;
         }
         self.write_first_page(file, self.header).await
     }

@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use sq_sim::{Effect, Errno, Fault, Keep, Op, OpKind};
-use sq_storage::{Maintenance, MaintenanceMode, Rotation, Zeroing};
+use async_trait::async_trait;
+use sq_sim::{Clock, Effect, Errno, Fault, Keep, Op, OpKind, VirtualClock};
+use sq_storage::{Maintenance, MaintenanceMode, Pace, Rotation, Zeroing};
 
 use crate::disk::Disk;
 use crate::oracle::Oracle;
-use crate::support::{Machine, Writer, block_on, segment, value};
+use crate::support::{Machine, Writer, as_time_passes, block_on, segment, value};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -449,6 +450,47 @@ fn ten_thousand_partitions_keep_to_the_budget_and_leave_some_for_one_in_a_hurry(
         assert!(onto_none < MIB + 512 * KIB, "{onto_none} of {written}");
         drop(logs);
         assert_eq!(machine.config.zeroing.used_bytes(), 0);
+    });
+}
+
+/// A pause, as time.
+#[derive(Debug)]
+struct Pause(VirtualClock);
+
+#[async_trait]
+impl Pace for Pause {
+    async fn pause(&self) {
+        self.0.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// 4 MiB written in one go held up appends: their p99 beside a preparation was twice that of others.
+#[test]
+fn a_preparation_pauses_between_two_pieces_if_it_is_paced() {
+    block_on(async {
+        let machine = machine(9, MaintenanceMode::Handed).with_segment_bytes(4 * MIB);
+        let mut log = machine.open().await;
+        append(&mut log, 10).await;
+        for (is_paced, pieces) in [(true, 8), (false, 1)] {
+            let mut preparation = log.preparation(None);
+            if is_paced {
+                preparation = preparation.paced_by(Arc::new(Pause(machine.clock.clone())));
+            }
+            machine.fs.take_trace();
+            let began = machine.clock.now();
+            let prepared = as_time_passes(&machine.clock, preparation.run())
+                .await
+                .unwrap();
+            let took = machine.clock.now().duration_since(began);
+            let trace = machine.fs.take_trace();
+            let zeroed = trace.iter().filter(|op| op.kind == OpKind::ZeroRange);
+            let zeroed: Vec<_> = zeroed.map(|op| (op.offset, op.len)).collect();
+            let len = 2 * MIB / pieces;
+            let expected: Vec<_> = (0..pieces).map(|n| (n * len, len)).collect();
+            assert_eq!(zeroed, expected);
+            assert_eq!(took, Duration::from_millis(pieces - 1));
+            prepared.discard().await.unwrap();
+        }
     });
 }
 

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use sq_roll::{Limits, Mode, RollRecord, RollSettings, State};
@@ -222,6 +223,95 @@ fn an_append_that_waits_goes_on_when_the_successor_comes() {
         }
         assert!(longest > ms(600) && longest < ms(1_500), "{longest:?}");
         assert_eq!(values(open.writer.writer()).await.len(), 200);
+    });
+}
+
+/// Segments whose preparation zeroes eight pieces.
+fn world_with_large_segments(seed: u64) -> World {
+    let mut world = World::new(seed);
+    world.config.max_segment_bytes = 2 << 20;
+    world.config.zero_ahead_bytes = 2 << 20;
+    world.settings.limits = Limits::bytes(2 << 20);
+    world
+}
+
+/// How many pieces were zeroed of files that nothing was written to yet.
+fn pieces(world: &World) -> usize {
+    let trace = world.fs.take_trace();
+    let is_piece = |op: &&Op| {
+        op.kind == OpKind::ZeroRange && op.path.extension().is_some_and(|e| e == "prepared")
+    };
+    trace.iter().filter(is_piece).count()
+}
+
+#[test]
+fn a_preparation_leaves_the_disk_to_appends_for_a_moment_again_and_again() {
+    // The zeros that a successor begins with were written in one go, and appends meanwhile took twice as
+    // long.
+    block_on(async {
+        let world = world_with_large_segments(7);
+        let mut open = world.open().await;
+        let mut n = 0;
+        while open.rolls.state() == State::Filling {
+            world.append(&mut open, n).await.unwrap();
+            n += 1;
+        }
+        world.settle().await;
+        assert_eq!(pieces(&world), 1);
+        for _ in 1..8 {
+            assert_eq!(open.rolls.state(), State::Preparing);
+            world.clock.advance(ms(1));
+            world.settle().await;
+            assert_eq!(pieces(&world), 1);
+        }
+        assert_eq!(open.rolls.state(), State::Armed);
+    });
+}
+
+#[test]
+fn a_preparation_hurries_for_an_append_that_waits_and_for_others_that_wait_for_their_turn() {
+    for mode in [Mode::Anticipatory, Mode::Reactive] {
+        block_on(async {
+            let mut world = world_with_large_segments(8);
+            world.settings.mode = mode;
+            let mut open = world.open().await;
+            let mut zeroed = 0;
+            for n in 0..6_500 {
+                // No time passes.
+                let frames = [record(n)];
+                let mut append = pin!(open.writer.append(&frames));
+                let mut polls = 0;
+                let appended = poll_fn(|context| match append.as_mut().poll(context) {
+                    Poll::Pending if polls < 100 => {
+                        polls += 1;
+                        context.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                    polled => Poll::Ready(polled),
+                });
+                let appended = appended.await;
+                assert!(matches!(appended, Poll::Ready(Ok(1))), "{mode:?}, {n}");
+                zeroed += pieces(&world);
+            }
+            assert!(open.rolls.records().len() >= 2, "{mode:?}");
+            assert!(zeroed >= 16, "{mode:?}");
+        });
+    }
+    block_on(async {
+        let world = world_with_large_segments(9);
+        let mut open = Vec::new();
+        for partition in 0..5 {
+            let mut log = world.open_partition(partition).await;
+            world.append(&mut log, 0).await.unwrap();
+            open.push(log);
+        }
+        for log in &open {
+            let rolls = log.rolls.clone();
+            tokio::spawn(async move { rolls.seal().await });
+        }
+        world.settle().await;
+        assert_eq!(world.node.preparations(), (1, 0), "the last has time");
+        assert_eq!(pieces(&world), 4 * 8 + 1);
     });
 }
 
