@@ -5,13 +5,11 @@
 //! The first byte says what is made right about the input.
 #![no_main]
 
-mod sealed;
-
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use sealed::{DIR, Image, Log, Nobody, block_on, open, open_alone, value};
 use sq_storage::{Record, StoredFrame};
+use sq_storage_fuzz::{DIR, Image, Log, Nobody, block_on, open, open_alone, value};
 
 /// Enough for several entries.
 const LENGTHS: [usize; 8] = [20_000; 8];

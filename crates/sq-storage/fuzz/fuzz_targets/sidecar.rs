@@ -5,13 +5,11 @@
 //! The first byte says what is made right about the input.
 #![no_main]
 
-mod sealed;
-
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use sealed::{DIR, Image, block_on, open};
 use sq_storage::{RecoveryVisitor, Sidecar, StoredFrame};
+use sq_storage_fuzz::{DIR, Image, block_on, open};
 
 const LENGTHS: [usize; 3] = [10, 0, 300];
 

@@ -1,4 +1,5 @@
-//! A log of one sealed segment and an open one behind it, as the files of a disk.
+//! What several targets begin with: a log of one sealed segment and an open one behind it, as the files of a
+//! disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
