@@ -69,7 +69,9 @@ impl<F: FileSystem> WalWriter<F> {
                 let cut = is_out_of_space(&source) && file.set_len(position).await.is_ok();
                 self.backlog.ahead().cut(position);
                 self.write_under_way = false;
-                if !cut {
+                if cut {
+                    self.unsynced.leave_remains();
+                } else {
                     self.poison();
                 }
                 Err(Error::Write {

@@ -21,6 +21,9 @@ pub(super) struct Unsynced {
     since: Option<Instant>,
     /// That segment is lost: they have to be written to another.
     stranded: bool,
+    /// Where the next write goes, a failed one may have left frames on the disk that the cut after it did
+    /// not reach yet.
+    has_remains: bool,
 }
 
 impl Unsynced {
@@ -47,6 +50,12 @@ impl Unsynced {
             self.bytes += frame.frame_len() as u64;
             self.frames.push(FrameContent::of(frame));
         }
+    }
+
+    /// A write failed, and was cut off. What is written there next is synced: until then a power loss may bring
+    /// back a frame that was refused, and have those that follow the one in its place follow it.
+    pub(super) fn leave_remains(&mut self) {
+        self.has_remains = true;
     }
 
     /// The segment that they were written to takes no further write, and may not hold them.
@@ -81,7 +90,9 @@ impl<F: FileSystem> WalWriter<F> {
             return true;
         };
         let is_due = |since| self.clock.now().saturating_duration_since(since) >= interval;
-        self.unsynced.since.is_some_and(is_due) || self.unsynced.bytes + bytes > MAX_UNSYNCED_BYTES
+        self.unsynced.has_remains
+            || self.unsynced.since.is_some_and(is_due)
+            || self.unsynced.bytes + bytes > MAX_UNSYNCED_BYTES
     }
 
     /// Makes everything durable that was acknowledged. Does nothing under [`SyncPolicy::Always`].
