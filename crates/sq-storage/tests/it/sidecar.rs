@@ -465,6 +465,44 @@ fn what_has_a_gap_behind_it_is_not_kept() {
     });
 }
 
+#[test]
+fn what_ends_in_front_of_the_logs_start_is_not_what_was_known_there() {
+    // The log was to begin behind offsets that it never held, and the files in front of them were still there.
+    block_on(async {
+        let machine = machine();
+        let mut case = rolled(&machine).await;
+        let to = case.oracle.end() + 3;
+        case.oracle.purge_to(&mut case.log, to).await.unwrap();
+        assert!(sidecars(&machine).len() > 3);
+        let Case { log, oracle, .. } = case;
+        drop(log);
+        let (_, layer) = Case::open(&machine, oracle).await;
+        assert_eq!((layer.began, layer.frames), (None, Vec::new()));
+    });
+}
+
+#[test]
+fn a_segment_without_a_record_is_not_the_last_that_was_purged() {
+    // It was given up at its first write, and ends where the last one with a record does.
+    for stop in Stop::ALL {
+        let machine = machine();
+        block_on(async {
+            let mut case = rolled(&machine).await;
+            case.log.close_active_segment().await.unwrap().unwrap();
+            let fault = Fault::new(Effect::Fail(Errno::Io)).on(&[OpKind::WriteAt]);
+            machine.fs.inject(fault.path_ends_with(".wal").skip(1));
+            assert!(!case.append().await);
+            let end = case.oracle.end();
+            let newest = case.log.reader().segments().pop().unwrap();
+            assert_eq!((newest.base_offset, newest.end_offset), (end, end));
+            let known = case.layer.lock().unwrap().frames.clone();
+            case.oracle.purge_to(&mut case.log, end).await.unwrap();
+            case.log.removal().run().await.unwrap();
+            comes_back(&machine, case, stop, &known, "one was given up").await;
+        });
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 

@@ -98,7 +98,8 @@ impl ManifestContent {
             let counts = end <= self.start_offset() && end <= self.limit_of(entry.ordinal);
             (counts && !entry.is_empty()).then_some((*entry, end))
         });
-        purged.max_by_key(|(entry, end)| (*end, entry.ordinal))
+        // No two of these end alike: each begins where the one before it ends, and holds a record.
+        purged.max_by_key(|(_, end)| *end)
     }
 
     /// Takes in a change of a segment, or a new one; whether that is one of the log.
