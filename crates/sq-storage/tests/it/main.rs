@@ -36,4 +36,5 @@ mod successors;
 mod support;
 mod tail;
 mod truncation;
+mod twins;
 mod zeroing;
