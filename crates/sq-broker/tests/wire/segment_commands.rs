@@ -9,7 +9,7 @@ use sq_broker::batch::assign;
 use sq_broker::cli::{SegmentCommand, SegmentError};
 use sq_sim::{FileSystem, InMemoryFileSystem};
 use sq_storage::wal::segment::SEGMENT_HEADER_LEN;
-use sq_storage::{Batch, TopicName, WalConfig, WalWriter};
+use sq_storage::{Batch, MaintenanceMode, TopicName, WalConfig, WalWriter};
 
 use crate::batches::batch_of;
 
@@ -27,11 +27,21 @@ const PARTITION: &str = "/data/orders/3";
 
 /// A partition of `count` batches of two records each, two batches to a segment.
 async fn partition(count: usize, close: bool) -> Fs {
+    let (fs, writer) = begun(count, MaintenanceMode::Inline).await;
+    if close {
+        writer.close().await.unwrap();
+    }
+    fs
+}
+
+/// The same, and its writer.
+async fn begun(count: usize, maintenance: MaintenanceMode) -> (Fs, WalWriter<InMemoryFileSystem>) {
     let fs = Arc::new(InMemoryFileSystem::new(1));
     fs.create_dir_all(Path::new("/data")).await.unwrap();
     let batch = batch_of(&[5, 6], Codec::Gzip);
     let config = WalConfig {
         max_segment_bytes: 2 * (64 + batch.len() as u64) + 200,
+        maintenance,
         ..WalConfig::new("/data")
     };
     let topic = TopicName::new("orders").unwrap();
@@ -39,19 +49,20 @@ async fn partition(count: usize, close: bool) -> Fs {
         .await
         .unwrap();
     for _ in 0..count {
-        let base = i64::try_from(writer.next_offset()).unwrap();
-        let batch = Batch {
-            payload: assign(&batch, base, 0).to_vec(),
-            record_count: 2,
-            max_timestamp_ms: 6,
-            leader_epoch: 0,
-        };
-        assert_eq!(writer.append_batches(&[batch]).await.unwrap(), 1);
+        append(&mut writer).await;
     }
-    if close {
-        writer.close().await.unwrap();
-    }
-    fs
+    (fs, writer)
+}
+
+async fn append(writer: &mut WalWriter<InMemoryFileSystem>) {
+    let base = i64::try_from(writer.next_offset()).unwrap();
+    let batch = Batch {
+        payload: assign(&batch_of(&[5, 6], Codec::Gzip), base, 0).to_vec(),
+        record_count: 2,
+        max_timestamp_ms: 6,
+        leader_epoch: 0,
+    };
+    assert_eq!(writer.append_batches(&[batch]).await.unwrap(), 1);
 }
 
 fn file(base_offset: u64) -> PathBuf {
@@ -102,6 +113,52 @@ fn what_the_writer_writes_is_whole() {
             verify(&fs, "/data").await.1,
             Err(SegmentError::NothingThere { .. })
         ));
+    });
+}
+
+/// A crash right behind a switch leaves records in a file that has no segment's name; they were passed over, and
+/// with them what they said of the segment before.
+#[test]
+fn a_successor_without_its_name_counts_from_its_first_record_on() {
+    block_on(async {
+        let (fs, mut writer) = begun(7, MaintenanceMode::Handed).await;
+        writer.take_no_step_alone();
+        let prepared = writer.preparation(Some(0x5a)).run().await.unwrap();
+        let spare = writer.preparation(Some(0x5b)).run().await.unwrap();
+        writer.arm(prepared).unwrap();
+        let (out, result) = verify(&fs, "/data").await;
+        assert!(result.is_ok(), "{out}");
+        assert_eq!(out.matches("prepared\t/data").count(), 2, "{out}");
+        assert_eq!(out.matches("\tno record yet").count(), 2, "{out}");
+        assert!(out.contains("4 segments, 14 records, 0 problems"), "{out}");
+
+        assert!(writer.switch());
+        append(&mut writer).await;
+        drop((writer, spare));
+        let (out, result) = verify(&fs, "/data").await;
+        assert!(result.is_ok(), "{out}");
+        let line =
+            "ok\t/data/orders/3/000000000000005a.prepared\toffsets 14..16, 1 frames, 2 records";
+        assert!(out.contains(line), "{out}");
+        assert!(out.contains("5 segments, 16 records, 0 problems"), "{out}");
+
+        // The segment before it has lost its end, and only its successor knows.
+        let active = file(12);
+        let len = read(&fs, &active).await.len();
+        overwrite(&fs, &active, 32, &vec![0; len - 32]).await;
+        let (out, result) = verify(&fs, "/data").await;
+        assert!(matches!(result, Err(SegmentError::Damage { .. })), "{out}");
+        let lost = "offsets 12..14 were acknowledged and are lost";
+        assert!(out.contains(lost), "{out}");
+
+        // What no frame explains is told, and is no damage: it may never have been acknowledged.
+        let spare = Path::new(PARTITION).join("000000000000005b.prepared");
+        overwrite(&fs, &spare, 32, b"something else").await;
+        let (out, _) = verify(&fs, "/data").await;
+        assert!(
+            out.contains("no frame, and yet something at position 32: "),
+            "{out}"
+        );
     });
 }
 

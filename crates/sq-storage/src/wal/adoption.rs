@@ -86,7 +86,7 @@ pub(super) async fn look<F: FileSystem>(
     let mut files = PreparedFiles::default();
     let mut switched = Vec::new();
     for (name, _) in names {
-        let Some(id) = prepared::parse(name) else {
+        let Some(id) = prepared::prepared_id(name) else {
             continue;
         };
         let path = place.dir.join(name);
@@ -113,13 +113,18 @@ pub(super) async fn look<F: FileSystem>(
         id,
         path,
         first,
+        is_whole,
         stated,
-        ..
     } in switched
     {
         // A base that nothing proves is believed only where it continues another segment.
         let base_offset = stated.filter(|b| ends.contains(b));
         let base_offset = base_offset.unwrap_or(first.base_offset);
+        // With no segment in front of it, it goes on where the log begins.
+        let is_alone = !is_whole && others.is_empty() && files.switched.is_empty();
+        let base_offset = start
+            .filter(|start| is_alone && *start < base_offset)
+            .unwrap_or(base_offset);
         // What is left of a torn write may say a later one. No segment begins behind one that came after it.
         let later = bases.iter().filter(|(of, _)| *of > first.ordinal);
         let later = later.map(|(_, base)| *base).min();

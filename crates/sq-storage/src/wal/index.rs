@@ -156,11 +156,6 @@ impl Index {
         }
     }
 
-    /// Forgets the places of frames from `offset` on; their timestamps still count.
-    pub(super) fn cut(&mut self, offset: u64) {
-        self.entries.retain(|e| e.offset < offset);
-    }
-
     /// A frame at or before the one that holds `offset`: its offset and position.
     pub(super) fn before_offset(&self, offset: u64) -> Option<(u64, u64)> {
         let behind = self.entries.partition_point(|e| e.offset <= offset);

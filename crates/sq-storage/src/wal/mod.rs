@@ -43,7 +43,7 @@ pub use config::{MaintenanceMode, Rotation, SegmentIds, SyncPolicy, WalConfig};
 pub(crate) use framed::{FrameContent, Framed, Summary};
 pub use maintenance::Maintenance;
 pub use payload::Payload;
-pub use prepared::{Pace, Preparation, Prepared, Preparer};
+pub use prepared::{Pace, Preparation, Prepared, Preparer, prepared_id};
 pub use reader::{LogReader, SegmentInfo, StoredFrame};
 pub use recovery::{RecoveryPoint, RecoveryReport, UnacknowledgedTail};
 pub use removal::{Removal, remove_file_in_steps};

@@ -1,8 +1,8 @@
-//! Recovery without one of its guards: for tests that show that they would notice.
+//! Recovery, and what it relies on, without one of its guards: for tests that show that they would notice.
 
 use std::cell::Cell;
 
-/// A guard of recovery.
+/// A guard of recovery, or of the writer for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
     /// A segment begins where the one before it ends.
@@ -17,6 +17,10 @@ pub enum Guard {
     PointsSegment,
     /// A recovery point says only what is durable.
     PointsSync,
+    /// No segment is gone on from while something in it is acknowledged and not durable.
+    SwitchSync,
+    /// The write that follows a refused one is synced.
+    RefusalSync,
 }
 
 thread_local! {

@@ -36,9 +36,10 @@ pub(super) fn file_name(id: u64) -> String {
     format!("{id:016x}.prepared")
 }
 
-/// The id in the name of a prepared file; `None` if it is not exactly one that
-/// [`file_name`] gives.
-pub(super) fn parse(name: &OsStr) -> Option<u64> {
+/// The segment id in the name of a successor's file, `{id}.prepared`; `None` if it is not exactly such a name.
+///
+/// Such a file holds no record, but for a moment after the switch, and where a crash came before it was renamed.
+pub fn prepared_id(name: &OsStr) -> Option<u64> {
     let id = name.to_str()?.strip_suffix(".prepared")?;
     let id = u64::from_str_radix(id, 16).ok()?;
     (name == OsStr::new(&file_name(id))).then_some(id)
@@ -373,7 +374,7 @@ mod tests {
     proptest! {
         #[test]
         fn name_round_trip(id in any::<u64>()) {
-            prop_assert_eq!(parse(OsStr::new(&file_name(id))), Some(id));
+            prop_assert_eq!(prepared_id(OsStr::new(&file_name(id))), Some(id));
         }
     }
 
@@ -386,7 +387,7 @@ mod tests {
             "000000000000000a",
             "+00000000000000a.prepared",
         ] {
-            assert_eq!(parse(OsStr::new(name)), None, "{name}");
+            assert_eq!(prepared_id(OsStr::new(name)), None, "{name}");
         }
     }
 }

@@ -176,9 +176,8 @@ impl Segment {
     /// Takes back what lies behind `extent`: it may not be durable, and is appended elsewhere.
     pub(super) fn cut_back(&self, extent: Extent) {
         self.extend(extent);
-        if let Some(index) = &mut *lock(&self.live_index) {
-            index.cut(extent.end_offset);
-        }
+        // It would go on telling the time of what is behind the cut: one is made of what is left, when needed.
+        *lock(&self.live_index) = None;
     }
 
     /// Hands the index on to the readers' cache: the segment takes no more records.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sq_sim::{Clock, Effect, Errno, Fault, Instant, Keep, OpKind, SyncFailure};
 use sq_storage::log::{Executor, Log, LogConfig};
-use sq_storage::{Error, Record, SyncPolicy};
+use sq_storage::{Error, MaintenanceMode, Record, SyncPolicy};
 
 use crate::support::{Machine, Stop, Writer, block_on, value, values};
 
@@ -129,33 +129,87 @@ fn a_failed_sync_puts_what_it_was_to_make_durable_into_a_fresh_file() {
     }
 }
 
+/// How an append is refused.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    /// The disk says so when all of it was written but its padding.
+    By(Errno),
+    /// Nobody waits for it any more, after so many polls.
+    Dropped(usize),
+}
+
+/// A power loss leaves nothing of an append that was refused in the place of one that was not.
+fn what_was_refused_stays_away(seed: u64, refusal: Refusal, stop: Stop) {
+    block_on(async {
+        let mut machine = machine(seed);
+        // The cut of a file that was given up comes later than that.
+        machine.config.maintenance = MaintenanceMode::Handed;
+        let mut log = machine.open().await;
+        let record = |n: u8| vec![n; 400];
+        log.append(None, &record(0), &[], 0).await.unwrap();
+        log.sync().await.unwrap();
+        let refused = record(9);
+        let refused = log.append(None, &refused, &[], 0);
+        match refusal {
+            Refusal::By(errno) => {
+                let short = Effect::ShortWrite {
+                    bytes: 2_000,
+                    errno,
+                };
+                machine.fs.inject(Fault::new(short));
+                refused.await.unwrap_err();
+            }
+            Refusal::Dropped(polls) => {
+                if sq_sim::poll_n_then_drop(refused, polls).await.is_some() {
+                    return;
+                }
+            }
+        }
+        assert_eq!(log.next_offset(), 1);
+        for n in 1..5 {
+            log.append(None, &record(n), &[], 0).await.unwrap();
+        }
+        drop(log);
+        stop.strike(&machine.fs);
+        let log = machine.open().await;
+        let kept = values(&log.reader()).await;
+        let expected: Vec<_> = (0..5).map(record).take(kept.len()).collect();
+        assert!(kept == expected && !kept.is_empty(), "{seed}, {stop:?}");
+    });
+}
+
+/// Whether that is so of a refusal by `seed`.
+pub(crate) fn refusals_stay_away(seed: u64) -> bool {
+    let at = usize::try_from(seed).unwrap();
+    let refusals = [
+        Refusal::By(Errno::NoSpace),
+        Refusal::By(Errno::Io),
+        Refusal::Dropped(at / 3 % 10),
+    ];
+    let refusal = refusals[at % refusals.len()];
+    let tried = std::panic::catch_unwind(|| {
+        for stop in Stop::ALL {
+            what_was_refused_stays_away(seed, refusal, stop);
+        }
+    });
+    tried.is_ok()
+}
+
 /// A full disk refused a record of which all bytes had come to be written, and the file was cut there. The next
 /// record, of the same length, was acknowledged before that cut or its own bytes were synced, and so was one
 /// behind it. Of these two, a power loss left the second, and in front of it the record that had been refused.
+/// Where the file was given up instead, the refused record came back the same way, from the file before.
 #[test]
 fn what_was_refused_never_comes_back_in_the_place_of_what_was_acknowledged() {
-    for (seed, stop) in (0..40).flat_map(|seed| Stop::ALL.map(|stop| (seed, stop))) {
-        block_on(async {
-            let machine = machine(seed);
-            let mut log = machine.open().await;
-            let record = |n: u8| vec![n; 400];
-            log.append(None, &record(0), &[], 0).await.unwrap();
-            log.sync().await.unwrap();
-            let (bytes, errno) = (2_000, Errno::NoSpace);
-            machine
-                .fs
-                .inject(Fault::new(Effect::ShortWrite { bytes, errno }));
-            log.append(None, &record(9), &[], 0).await.unwrap_err();
-            for n in 1..5 {
-                log.append(None, &record(n), &[], 0).await.unwrap();
-            }
-            drop(log);
-            stop.strike(&machine.fs);
-            let log = machine.open().await;
-            let kept = values(&log.reader()).await;
-            let expected: Vec<_> = (0..5).map(record).take(kept.len()).collect();
-            assert!(kept == expected && !kept.is_empty(), "{seed}, {stop:?}");
-        });
+    let dropped = (0..10).map(Refusal::Dropped);
+    for refusal in [Errno::NoSpace, Errno::Io]
+        .map(Refusal::By)
+        .into_iter()
+        .chain(dropped)
+    {
+        for (seed, stop) in (0..40).flat_map(|seed| Stop::ALL.map(|stop| (seed, stop))) {
+            what_was_refused_stays_away(seed, refusal, stop);
+        }
     }
 }
 

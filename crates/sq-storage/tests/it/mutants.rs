@@ -15,6 +15,7 @@ use sq_storage::{Batch, SyncPolicy};
 
 use crate::damage::{file, frame};
 use crate::disk::{BadHabit, Habits};
+use crate::interval;
 use crate::model;
 use crate::oracle::Oracle;
 use crate::support::{DIR, Machine, Writer, block_on, segment, value, values};
@@ -92,6 +93,20 @@ fn a_file_length_that_is_trusted_is_noticed() {
 #[test]
 fn a_search_for_frames_of_any_segment_is_noticed() {
     lack_is_noticed(Guard::SegmentId);
+}
+
+#[test]
+fn a_switch_that_leaves_unsynced_records_behind_is_noticed() {
+    lack_is_noticed(Guard::SwitchSync);
+}
+
+#[test]
+fn a_write_that_is_not_synced_after_a_refused_one_is_noticed() {
+    let stays_away = interval::refusals_stay_away;
+    assert_eq!(caught("nothing", SEEDS, stays_away), None);
+    is_noticed("no RefusalSync", |seed| {
+        without(Guard::RefusalSync, || stays_away(seed))
+    });
 }
 
 /// Two segments of which the newer one's bytes and the older one's last ones were written and not

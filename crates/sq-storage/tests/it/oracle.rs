@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
+use sq_sim::Instant;
 use sq_storage::frame::FrameKind;
 use sq_storage::record::encode_record;
 use sq_storage::{Batch, ReadError, Result, StoredFrame};
@@ -62,6 +64,11 @@ pub(crate) struct Oracle {
     acknowledged: Vec<(u64, Entry)>,
     start: u64,
     end: u64,
+    /// Where what is acknowledged and not durable begins: it may be missing after a crash, from the end. `None` if
+    /// all is durable.
+    unsynced: Option<u64>,
+    /// When each of the appends above it ended that were acknowledged, and where.
+    acknowledged_at: Vec<(Instant, u64)>,
     /// For each offset from the end on, what was given to an append that failed there.
     open: BTreeMap<u64, Vec<Entry>>,
     /// Where the log may start again after a crash, as a purge was not confirmed.
@@ -84,6 +91,34 @@ impl Oracle {
             .collect()
     }
 
+    /// Notes what the log says of how much is durable, which must be what its policy allows, at least: everything
+    /// as it was an `interval` before the last append.
+    pub(crate) fn settle(&mut self, log: &Writer, now: Instant, interval: Duration) {
+        let durable = log.durable_offset();
+        assert!(durable <= self.end);
+        if self
+            .acknowledged_at
+            .last()
+            .is_none_or(|(_, end)| *end < self.end)
+        {
+            let is_old = |(at, _): &&(Instant, u64)| *at + interval <= now;
+            let old = self.acknowledged_at.iter().rev().find(is_old);
+            assert!(
+                old.is_none_or(|(_, end)| *end <= durable),
+                "{durable} is durable, {old:?} was acknowledged too long ago"
+            );
+            self.acknowledged_at.push((now, self.end));
+        }
+        self.acknowledged_at.retain(|(_, end)| *end > durable);
+        self.unsynced = (durable < self.end).then_some(durable);
+    }
+
+    /// Everything is durable.
+    pub(crate) fn settle_all(&mut self) {
+        self.unsynced = None;
+        self.acknowledged_at.clear();
+    }
+
     /// The log may start further back than a purge said.
     pub(crate) fn starts_at(&mut self, start: u64) {
         assert!(start <= self.start);
@@ -103,6 +138,7 @@ impl Oracle {
         assert!(is_cut || !confirmed || offset >= self.end);
         if is_cut {
             assert_eq!(log.next_offset(), offset);
+            self.settle_all();
             let before = Box::new(self.clone());
             self.acknowledged.retain(|(base, _)| *base < offset);
             self.end = offset;
@@ -134,6 +170,7 @@ impl Oracle {
         assert!(start == self.start || start == offset);
         assert!(!confirmed || start >= offset);
         if start != self.start {
+            self.settle_all();
             let before = self.clone();
             self.earlier_start = Some(self.start);
             self.start = start;
@@ -298,12 +335,17 @@ impl Oracle {
             self.start = start;
         }
         self.earlier_start = None;
+        let end = log.next_offset();
+        let durable = self.unsynced.unwrap_or(self.end);
         assert!(
-            log.next_offset() >= self.end,
-            "everything below {} was acknowledged, the log ends at {}",
-            self.end,
-            log.next_offset()
+            end >= durable,
+            "everything below {durable} is durable, the log ends at {end}"
         );
+        if end < self.end {
+            assert!(self.boundaries().contains(&end), "{end} is within a frame");
+            self.acknowledged.retain(|(base, _)| *base < end);
+            self.end = end;
+        }
         for (offset, entry) in entries(&reader, self.end..log.next_offset()).await {
             let open = self.open.get(&offset);
             assert!(
@@ -313,6 +355,7 @@ impl Oracle {
             self.acknowledge_entry(entry);
         }
         self.open.clear();
+        self.settle_all();
         self.verify(&reader).await;
     }
 

@@ -9,7 +9,7 @@ use sq_sim::{
     poll_n_then_drop,
 };
 use sq_storage::{
-    Action, Error, Evidence, MaintenanceMode, Rotation, TopicName, WalConfig, WalWriter,
+    Action, Batch, Error, Evidence, MaintenanceMode, Rotation, TopicName, WalConfig, WalWriter,
 };
 
 use crate::damage::{file, frame};
@@ -23,6 +23,15 @@ fn prepared(id: u64) -> PathBuf {
 
 fn prepared_fault(effect: Effect) -> Fault {
     Fault::new(effect).path(PathPattern::EndsWith(".prepared".into()))
+}
+
+fn batch(payload: &[u8]) -> Batch {
+    Batch {
+        payload: vec![payload.to_vec().into()],
+        record_count: 1,
+        max_timestamp_ms: 0,
+        leader_epoch: 0,
+    }
 }
 
 async fn append(log: &mut Writer, oracle: &mut Oracle, count: u64) {
@@ -559,6 +568,39 @@ fn what_is_left_of_a_torn_first_write_ends_no_segment_that_came_after_it() {
             }
         });
     }
+}
+
+/// Of a write of several frames, the first to a successor in front of which all was purged, a power loss left the
+/// last ones. The log was taken to begin with these: at an offset that nothing had been acknowledged below.
+#[test]
+fn what_is_left_of_a_torn_first_write_moves_no_start() {
+    let mut torn = 0;
+    for seed in 0..100 {
+        block_on(async {
+            let machine = handed(seed);
+            let mut log = machine.open().await;
+            let mut oracle = Oracle::default();
+            append(&mut log, &mut oracle, 3).await;
+            log.maintenance().run().await.unwrap();
+            let successor = log.preparation(None).run().await.unwrap();
+            log.arm(successor).unwrap();
+            oracle.purge_to(&mut log, 3).await.unwrap();
+            log.removal().run().await.unwrap();
+            let batches: Vec<_> = (0..6).map(|n| batch(&vec![n; 900])).collect();
+            let lost = Fault::new(Effect::FailSync(SyncFailure::StillDirty));
+            machine.fs.inject(lost.on(&[OpKind::SyncData]));
+            oracle.append_batches(&mut log, &batches).await.unwrap_err();
+            drop(log);
+            machine.fs.power_loss(Keep::Sectors);
+            let mut log = machine.open().await;
+            torn += usize::from(log.recovery_report().unacknowledged_tail.is_some());
+            oracle.check(&log).await;
+            append(&mut log, &mut oracle, 2).await;
+            machine.fs.power_loss(Keep::None);
+            oracle.check(&machine.open().await).await;
+        });
+    }
+    assert!(torn > 10, "{torn}");
 }
 
 #[test]

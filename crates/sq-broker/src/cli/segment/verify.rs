@@ -3,9 +3,12 @@
 //! A file that stops early is not damage by itself: the last writes before a crash were never
 //! acknowledged. It is damage where something else says that what is missing was: a frame's own
 //! word about what was committed before it, or the manifest's about where a sealed segment ends.
+//!
+//! A successor's file counts from its first record on: after a crash it may not have its name yet.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +16,8 @@ use sq_sim::{EntryKind, FileSystem};
 use sq_storage::TopicName;
 use sq_storage::frame::Frame;
 use sq_storage::wal::manifest::{ManifestContent, read_manifest};
-use sq_storage::wal::segment::{SegmentHeader, SegmentName};
+use sq_storage::wal::prepared_id;
+use sq_storage::wal::segment::{SegmentHeader, SegmentHeaderError, SegmentName};
 
 use super::SegmentError;
 use super::batch_state::batch_in;
@@ -22,11 +26,32 @@ use super::walk::{Part, Walk};
 /// How deep below a broker's data directory a partition is: its topic's directory, and its own.
 const DEPTH: usize = 2;
 
+/// The files of a partition that may hold records.
+#[derive(Debug, Default)]
+struct Files {
+    segments: Vec<SegmentName>,
+    /// The ids of successors.
+    prepared: Vec<u64>,
+}
+
+impl Files {
+    fn add(&mut self, name: &OsStr) {
+        self.segments.extend(SegmentName::parse(name));
+        self.prepared.extend(prepared_id(name));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.segments.is_empty() && self.prepared.is_empty()
+    }
+}
+
 /// What was found in one segment file.
 #[derive(Debug)]
 struct Segment {
     path: PathBuf,
     base_offset: u64,
+    /// It has no name yet that says so: it begins where its first frame does.
+    is_unnamed: bool,
     /// Among segments of one base, the later one has the higher ordinal; 0 where no frame says it.
     ordinal: u32,
     /// The offset behind the last frame.
@@ -66,9 +91,9 @@ pub(super) async fn verify<F: FileSystem>(
     out: &mut impl Write,
 ) -> Result<(), SegmentError> {
     let mut totals = Totals::default();
-    for (partition, names) in partitions_below(fs, dir).await? {
+    for (partition, files) in partitions_below(fs, dir).await? {
         totals.partitions += 1;
-        verify_partition(fs, &partition, &names, &mut totals, out).await?;
+        verify_partition(fs, &partition, &files, &mut totals, out).await?;
     }
     let Totals {
         partitions,
@@ -91,11 +116,11 @@ pub(super) async fn verify<F: FileSystem>(
     }
 }
 
-/// Directories that hold segments, with the segments' names.
+/// Directories that hold segments, with what is in them.
 async fn partitions_below<F: FileSystem>(
     fs: &F,
     dir: &Path,
-) -> Result<BTreeMap<PathBuf, Vec<SegmentName>>, SegmentError> {
+) -> Result<BTreeMap<PathBuf, Files>, SegmentError> {
     let mut found = BTreeMap::new();
     let mut level = vec![dir.to_owned()];
     for _ in 0..=DEPTH {
@@ -111,11 +136,10 @@ async fn partitions_below<F: FileSystem>(
             });
             level.extend(deeper.map(|entry| dir.join(&entry.name)));
             let files = entries.iter().filter(|entry| entry.kind == EntryKind::File);
-            let names: Vec<_> = files
-                .filter_map(|file| SegmentName::parse(&file.name))
-                .collect();
-            if !names.is_empty() {
-                found.insert(dir, names);
+            let mut of_log = Files::default();
+            files.for_each(|file| of_log.add(&file.name));
+            if !of_log.is_empty() {
+                found.insert(dir, of_log);
             }
         }
     }
@@ -125,7 +149,7 @@ async fn partitions_below<F: FileSystem>(
 async fn verify_partition<F: FileSystem>(
     fs: &F,
     dir: &Path,
-    names: &[SegmentName],
+    files: &Files,
     totals: &mut Totals,
     out: &mut impl Write,
 ) -> Result<(), SegmentError> {
@@ -140,8 +164,11 @@ async fn verify_partition<F: FileSystem>(
         manifest.removed.iter().any(|entry| entry.name == *name)
             && manifest.entries.iter().all(|entry| entry.name != *name)
     };
-    for name in names.iter().filter(|name| !is_removed(name)) {
+    for name in files.segments.iter().filter(|name| !is_removed(name)) {
         segments.push(read_segment(fs, dir, *name, &manifest).await?);
+    }
+    for id in &files.prepared {
+        segments.extend(read_successor(fs, dir, *id, out).await?);
     }
     segments.sort_by_key(|segment| (segment.base_offset, segment.ordinal));
     let acknowledged = acknowledged(&segments, &manifest);
@@ -156,7 +183,7 @@ async fn verify_partition<F: FileSystem>(
         totals.records += segment.records;
         totals.problems += report(segment, bound, acknowledged, out)?;
     }
-    for missing in missing_files(names, &manifest) {
+    for missing in missing_files(&files.segments, &manifest) {
         totals.problems += 1;
         let path = dir.join(missing.file_name());
         writeln!(
@@ -200,35 +227,41 @@ async fn read_segment<F: FileSystem>(
     name: SegmentName,
     manifest: &ManifestContent,
 ) -> Result<Segment, SegmentError> {
-    let path = dir.join(name.file_name());
-    let io = |source| SegmentError::Io {
-        path: path.clone(),
-        source,
-    };
     let listed = manifest.entries.iter().find(|entry| entry.name == name);
     let id = name.id.or(listed.map(|entry| entry.id));
-    let file = fs.open_read_only(&path).await.map_err(io)?;
-    let (mut walk, header) = Walk::start(file, id).await.map_err(io)?;
-    let mut segment = Segment {
-        path: path.clone(),
-        base_offset: name.base_offset,
-        ordinal: listed.map_or(0, |entry| entry.ordinal),
-        end_offset: name.base_offset,
-        committed: 0,
-        frames: 0,
-        records: 0,
-        stop: None,
-        gaps: Vec::new(),
-        problems: Vec::new(),
-    };
-    match header {
+    let mut segment = Segment::new(dir.join(name.file_name()), name.base_offset);
+    segment.ordinal = listed.map_or(0, |entry| entry.ordinal);
+    match segment.read(fs, id).await? {
         Ok(header) => segment.problems.extend(misplaced(&header, dir)),
         Err(error) => segment.problems.push(error.to_string()),
     }
-    while let Some(part) = walk.next().await.map_err(io)? {
-        segment.take(part);
-    }
     Ok(segment)
+}
+
+/// A successor that holds records, or something that can't be told; others are named, no more.
+async fn read_successor<F: FileSystem>(
+    fs: &F,
+    dir: &Path,
+    id: u64,
+    out: &mut impl Write,
+) -> Result<Option<Segment>, SegmentError> {
+    let path = dir.join(format!("{id:016x}.prepared"));
+    let mut segment = Segment::new(path.clone(), 0);
+    segment.is_unnamed = true;
+    let header = segment.read(fs, Some(id)).await?;
+    if segment.frames > 0 {
+        match header {
+            Ok(header) => segment.problems.extend(misplaced(&header, dir)),
+            Err(error) => segment.problems.push(error.to_string()),
+        }
+        return Ok(Some(segment));
+    }
+    let state = match segment.stop {
+        Some(stop) => format!("no frame, and yet something {stop}"),
+        None => "no record yet".to_owned(),
+    };
+    writeln!(out, "prepared\t{}\t{state}", path.display())?;
+    Ok(None)
 }
 
 /// What a header says about a place that is not the directory's.
@@ -243,6 +276,41 @@ fn misplaced(header: &SegmentHeader, dir: &Path) -> Option<String> {
 }
 
 impl Segment {
+    fn new(path: PathBuf, base_offset: u64) -> Self {
+        Self {
+            path,
+            base_offset,
+            is_unnamed: false,
+            ordinal: 0,
+            end_offset: base_offset,
+            committed: 0,
+            frames: 0,
+            records: 0,
+            stop: None,
+            gaps: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// Takes in all that is in the file, of which the segment's id may be known.
+    async fn read<F: FileSystem>(
+        &mut self,
+        fs: &F,
+        id: Option<u64>,
+    ) -> Result<Result<SegmentHeader, SegmentHeaderError>, SegmentError> {
+        let path = self.path.clone();
+        let io = |source| SegmentError::Io {
+            path: path.clone(),
+            source,
+        };
+        let file = fs.open_read_only(&path).await.map_err(io)?;
+        let (mut walk, header) = Walk::start(file, id).await.map_err(io)?;
+        while let Some(part) = walk.next().await.map_err(io)? {
+            self.take(part);
+        }
+        Ok(header)
+    }
+
     fn take(&mut self, part: Part) {
         match part {
             Part::Frame { position, frame } => self.take_frame(position, &frame),
@@ -264,6 +332,9 @@ impl Segment {
 
     fn take_frame(&mut self, position: u64, frame: &Frame) {
         let header = &frame.header;
+        if self.is_unnamed && self.frames == 0 {
+            (self.base_offset, self.end_offset) = (header.base_offset, header.base_offset);
+        }
         self.frames += 1;
         self.records += u64::from(header.record_count);
         self.ordinal = header.ordinal;

@@ -62,6 +62,7 @@ impl<F: FileSystem> WalWriter<F> {
             Err(error) => error,
         };
         let path = segment.path.clone();
+        self.unsynced.leave_remains();
         match error {
             DurableWriteError::Write(source) => {
                 // What was written of it is overwritten by the next frame; cutting it off as well
@@ -69,9 +70,7 @@ impl<F: FileSystem> WalWriter<F> {
                 let cut = is_out_of_space(&source) && file.set_len(position).await.is_ok();
                 self.backlog.ahead().cut(position);
                 self.write_under_way = false;
-                if cut {
-                    self.unsynced.leave_remains();
-                } else {
+                if !cut {
                     self.poison();
                 }
                 Err(Error::Write {

@@ -21,8 +21,8 @@ pub(super) struct Unsynced {
     since: Option<Instant>,
     /// That segment is lost: they have to be written to another.
     stranded: bool,
-    /// Where the next write goes, a failed one may have left frames on the disk that the cut after it did
-    /// not reach yet.
+    /// From the next offset on, a write that failed or was dropped may have left frames on the disk: in this
+    /// file, where the cut after it is not durable, or in the one before it.
     has_remains: bool,
 }
 
@@ -52,9 +52,13 @@ impl Unsynced {
         }
     }
 
-    /// A write failed, and was cut off. What is written there next is synced: until then a power loss may bring
-    /// back a frame that was refused, and have those that follow the one in its place follow it.
+    /// A write failed or was dropped. The next one is synced: until then a power loss may bring back a frame that
+    /// was refused in the place of one that was acknowledged, and have those that follow that one follow it.
     pub(super) fn leave_remains(&mut self) {
+        #[cfg(feature = "mutants")]
+        if super::super::mutants::lacks(super::super::mutants::Guard::RefusalSync) {
+            return;
+        }
         self.has_remains = true;
     }
 

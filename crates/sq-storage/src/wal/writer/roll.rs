@@ -30,6 +30,7 @@ impl<F: FileSystem> WalWriter<F> {
     /// Ends the active file if an earlier call was dropped while it wrote.
     pub(in super::super) fn retire_if_abandoned(&mut self) {
         if std::mem::take(&mut self.write_under_way) {
+            self.unsynced.leave_remains();
             self.wear();
             self.retire();
         }

@@ -104,10 +104,19 @@ impl<F: FileSystem> WalWriter<F> {
     /// synced ([`SyncPolicy::Every`](super::super::SyncPolicy::Every)): call [`sync`](Self::sync) first.
     pub fn switch(&mut self) -> bool {
         self.retire_if_abandoned();
-        if self.segment.is_some() && self.segment_is_empty() || !self.unsynced.is_empty() {
+        if self.segment.is_some() && self.segment_is_empty() || self.waits_for_sync() {
             return false;
         }
         self.begin_armed(self.next_offset)
+    }
+
+    /// Whether the active segment holds what is acknowledged and not synced.
+    fn waits_for_sync(&self) -> bool {
+        #[cfg(feature = "mutants")]
+        if super::super::mutants::lacks(super::super::mutants::Guard::SwitchSync) {
+            return false;
+        }
+        !self.unsynced.is_empty()
     }
 
     /// Makes the armed successor the active segment, from `base_offset` on.
