@@ -1,9 +1,9 @@
 //! How many durable appends of 1 KiB a log takes, as ratios to one at a time on the bare disk.
 //!
-//! `cargo run --release -p sq-storage --example appends [window|callers] [COUNT] [SECONDS]`
+//! `cargo run --release -p sq-storage --example appends [window|callers|batches] [COUNT] [SECONDS]`
 //!
-//! One producer that keeps COUNT appends on their way (256 unless told otherwise), or COUNT threads that
-//! each wait for theirs. The bare disk, a write and a sync to a file of zeros, is measured before and
+//! One producer that keeps COUNT appends on their way (256 unless told otherwise), COUNT threads that each wait
+//! for theirs, or one that appends COUNT records with each call. The bare disk, a write and a sync to a file of zeros, is measured before and
 //! after. Under `perf stat` or `time -v` it tells what an append costs in processor time and switches,
 //! which other load on the machine does not change.
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sq_sim::{Clock, FileSystem, Instant, OsFileSystem, SystemClock};
 use sq_storage::log::{Append, AppendThreads, Executor, Log, LogConfig, Pending};
-use sq_storage::{Maintenance, MaintenanceMode, TopicName, WalConfig, WalWriter};
+use sq_storage::{Batch, Maintenance, MaintenanceMode, TopicName, WalConfig, WalWriter};
 
 const VALUE: [u8; 1024] = [0x5a; 1024];
 const FLOOR_TIME: Duration = Duration::from_millis(300);
@@ -35,14 +35,15 @@ fn main() -> Result<(), Failure> {
     let before = runtime.block_on(floor(dir.path()))?;
     let executor = match job.as_str() {
         "window" => Executor::Threads(AppendThreads::start(1)?),
-        "callers" => Executor::Inline,
-        other => return Err(format!("{other}: there are window and callers").into()),
+        "callers" | "batches" => Executor::Inline,
+        other => return Err(format!("{other}: there are window, callers and batches").into()),
     };
     let (log, chores) = runtime.block_on(open(dir.path(), executor.clone()))?;
     let chores = std::thread::Builder::new()
         .name("chores".to_owned())
         .spawn(move || do_chores(&chores))?;
     let (records, took) = match executor {
+        Executor::Inline if job == "batches" => batches(&log, count, time)?,
         Executor::Inline => callers(&log, count, time)?,
         _ => runtime.block_on(window(&log, count, time))?,
     };
@@ -159,6 +160,26 @@ fn callers(
     });
     let records = counts.into_iter().sum::<Result<u32, _>>()?;
     Ok((records, now().duration_since(began)))
+}
+
+fn batches(
+    log: &Log<OsFileSystem>,
+    size: usize,
+    time: Duration,
+) -> Result<(u32, Duration), Failure> {
+    let (mut count, began) = (0, now());
+    while now().duration_since(began) < time {
+        let one = |_| Batch {
+            payload: vec![Bytes::copy_from_slice(&VALUE)],
+            record_count: 1,
+            max_timestamp_ms: 1,
+            leader_epoch: 0,
+        };
+        let batches: Vec<_> = (0..size).map(one).collect();
+        count += u32::try_from(batches.len())?;
+        log.append_batches_blocking(batches)?;
+    }
+    Ok((count, now().duration_since(began)))
 }
 
 fn now() -> Instant {

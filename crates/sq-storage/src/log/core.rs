@@ -10,7 +10,6 @@ use tokio::sync::{Semaphore, watch};
 
 use super::append::Append;
 use super::executor::{Executor, Turns};
-use super::fill::Turn;
 use super::flusher::{Flusher, FrontOf, Job};
 use super::front::{Front, Phase, Queued, Work};
 use super::head::Head;
@@ -291,14 +290,13 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Core<F, I, H> {
         may_wait: bool,
         afterwards: &mut Afterwards,
     ) -> Poll<()> {
-        let (mut turning, began) = match std::mem::replace(driver, Driver::Gone) {
+        let (mut turning, is_noted) = match std::mem::replace(driver, Driver::Gone) {
             Driver::Gone => return Poll::Ready(()),
-            Driver::Turning(turning) => (turning, None),
+            Driver::Turning(turning) => (turning, false),
             Driver::Idle(mut flusher) => {
-                let mut waited = None;
                 if !flusher.is_under_way() {
                     if may_wait {
-                        waited = self.wait_to_fill(&mut flusher);
+                        self.wait_to_fill(&mut flusher);
                     }
                     let mut front = lock(&self.front);
                     let some = flusher.take(&mut front);
@@ -310,8 +308,7 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Core<F, I, H> {
                     }
                     flusher.stage();
                 }
-                let began = may_wait.then(|| (self.clock.now(), waited));
-                (Box::pin(flusher.write()) as TurnFuture<F, I, H>, began)
+                (Box::pin(flusher.write()) as TurnFuture<F, I, H>, may_wait)
             }
         };
         let waker = Waker::from(Arc::clone(self));
@@ -322,7 +319,6 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Core<F, I, H> {
                 return Poll::Pending;
             }
         };
-        let flush = began.map(|(began, waited)| (self.clock.now() - began, waited));
         afterwards.garbage = flusher.settle();
         let mut front = lock(&self.front);
         for (slot, answer) in flusher.answers.drain(..) {
@@ -332,31 +328,23 @@ impl<F: FileSystem, I: Intake<F>, H: Head<F>> Core<F, I, H> {
         let queued = front.queue.len();
         drop(front);
         self.room.add_permits(std::mem::take(&mut flusher.freed));
-        if let Some((flush, waited)) = flush {
-            flusher.fill.note(Turn {
-                entries: flusher.entries,
-                queued,
-                flush,
-                waited,
-            });
+        if is_noted {
+            flusher.fill.note(flusher.entries, queued, self.clock.now());
         }
         *driver = Driver::Idle(flusher);
         Poll::Ready(())
     }
 
     /// Waits a moment for more entries, if that pays.
-    fn wait_to_fill(&self, flusher: &mut Flusher<F, I, H>) -> Option<(usize, std::time::Duration)> {
+    fn wait_to_fill(&self, flusher: &mut Flusher<F, I, H>) {
         let queued = || self.queued.load(Ordering::Relaxed);
-        let before = queued();
-        let target = flusher.fill.target(before)?;
+        let Some(target) = flusher.fill.target(queued()) else {
+            return;
+        };
         let began = self.clock.now();
-        loop {
+        while queued() < target && self.clock.now() - began < flusher.fill.most() {
             // Others need the processor in order to come.
             std::thread::yield_now();
-            let waited = self.clock.now() - began;
-            if queued() >= target || waited >= flusher.fill.most() {
-                return Some((queued() - before, waited));
-            }
         }
     }
 }

@@ -2,45 +2,56 @@
 
 use std::time::Duration;
 
-/// A wait that did not pay is tried again after this many turns: the load may have changed.
-const PROBE_EVERY: u32 = 64;
+use sq_sim::Instant;
+
+/// So many turns are measured together, either with waits or without.
+const TURNS: u32 = 32;
+
+/// The first of them still show what was before.
+const SETTLING_TURNS: u32 = 4;
+
+/// After so many measurements of what is the better, the other is tried: the load may have changed.
+const TRY_EVERY: u32 = 24;
 
 /// How much of the newest measurement goes into an average, as a share of this.
-const WEIGHT: u32 = 8;
+const WEIGHT: u64 = 4;
 
-/// Decides about waiting, from what recent turns gained by it.
+/// Waiting has to be better by a share of this: where it is not, it only makes callers wait.
+const MARGIN: u64 = 32;
+
+/// Decides about waiting, from how many entries turns take in a second with it and without.
 ///
 /// Callers that wait for each other's syncs come back at about the same time. When a turn ends, those
 /// that it wrote for are about to come back, and those that came meanwhile wait already; a write that
-/// starts at once takes only the latter, and each sync serves half of the callers. A short wait for
-/// the others pays if it gains more entries than the disk would have synced in that time.
+/// starts at once takes only the latter, and each sync serves half of the callers. With few callers, a short
+/// wait for the others lets a sync serve all. With many, waking them takes as long as a sync: then it is better
+/// to have one half woken while the other is written. Which of the two it is depends on the disk, the
+/// processors and the callers, so it is tried.
 #[derive(Clone, Debug)]
 pub(super) struct FillWait {
     most: Duration,
     /// How many callers there seem to be.
     callers: usize,
-    /// Average entries of a turn, in 256ths.
-    entries: u64,
-    /// Average time of a write and sync, in nanoseconds.
-    flush_ns: u64,
-    /// Average entries that a wait gained, in 256ths.
-    gained: u64,
-    /// Average time that a wait took, in nanoseconds.
-    wait_ns: u64,
-    until_probe: u32,
+    /// Whether this measurement is one with waits.
+    waits: bool,
+    /// Whether waits are the better, as far as is known.
+    is_better: bool,
+    /// Average entries in 1,024 seconds without waits and with them; 0 where that is not known.
+    without: u64,
+    with: u64,
+    until_try: u32,
+    measured: Measured,
 }
 
-/// What a turn came to.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
-    /// Entries that it wrote.
-    pub(super) entries: usize,
-    /// Entries that had come when it was over.
-    pub(super) queued: usize,
-    /// How long the write and the sync took.
-    pub(super) flush: Duration,
-    /// What was gained in which time, if it waited.
-    pub(super) waited: Option<(usize, Duration)>,
+/// What was measured so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Measured {
+    turns: u32,
+    entries: u64,
+    /// When the turns began that count.
+    since: Option<Instant>,
+    /// Whether there was anything to wait for.
+    matters: bool,
 }
 
 impl FillWait {
@@ -48,11 +59,12 @@ impl FillWait {
         Self {
             most,
             callers: 0,
-            entries: 0,
-            flush_ns: 0,
-            gained: 0,
-            wait_ns: 0,
-            until_probe: 0,
+            waits: false,
+            is_better: false,
+            without: 0,
+            with: 0,
+            until_try: TRY_EVERY,
+            measured: Measured::default(),
         }
     }
 
@@ -66,113 +78,145 @@ impl FillWait {
         if queued >= self.callers || self.most.is_zero() {
             return None;
         }
-        if !self.pays() {
-            self.until_probe = self.until_probe.saturating_sub(1);
-            if self.until_probe > 0 {
-                return None;
+        self.measured.matters = true;
+        self.waits.then_some(self.callers)
+    }
+
+    /// Takes in that a turn ended at `now`: how many entries it wrote, and how many had come by then.
+    pub(super) fn note(&mut self, entries: usize, queued: usize, now: Instant) {
+        self.callers = entries + queued;
+        let measured = &mut self.measured;
+        measured.turns += 1;
+        let Some(since) = measured.since else {
+            if measured.turns >= SETTLING_TURNS {
+                measured.since = Some(now);
             }
-            self.until_probe = PROBE_EVERY;
+            return;
+        };
+        measured.entries += entries as u64;
+        if measured.turns >= TURNS {
+            let rate = rate(measured.entries, now.saturating_duration_since(since));
+            let matters = measured.matters;
+            self.measured = Measured::default();
+            if matters {
+                self.judge(rate);
+            }
         }
-        Some(self.callers)
     }
 
-    /// Entries gained per time waited, against entries synced per time flushed.
-    fn pays(&self) -> bool {
-        let gain = u128::from(self.gained) * u128::from(self.flush_ns);
-        let loss = u128::from(self.entries) * u128::from(self.wait_ns);
-        gain > loss
-    }
-
-    /// Takes in what a turn came to.
-    pub(super) fn note(&mut self, turn: Turn) {
-        self.callers = turn.entries + turn.queued;
-        average(&mut self.entries, turn.entries as u64 * 256);
-        average(&mut self.flush_ns, nanoseconds(turn.flush));
-        if let Some((gained, time)) = turn.waited {
-            average(&mut self.gained, gained as u64 * 256);
-            average(&mut self.wait_ns, nanoseconds(time));
+    /// Takes in a measurement, and decides what the next is of.
+    fn judge(&mut self, rate: u64) {
+        let (of_this, of_other) = if self.waits {
+            (&mut self.with, &mut self.without)
+        } else {
+            (&mut self.without, &mut self.with)
+        };
+        if *of_this == 0 {
+            *of_this = rate;
+        } else if (*of_this / 3 * 2..=*of_this / 2 * 3).contains(&rate) {
+            *of_this = (*of_this * (WEIGHT - 1) + rate) / WEIGHT;
+        } else {
+            // The load is another, of which nothing is known yet.
+            (*of_this, *of_other) = (rate, 0);
         }
+        if *of_other == 0 {
+            self.waits = !self.waits;
+            return;
+        }
+        let is_better = self.with > self.without + self.without / MARGIN;
+        let was_tried = self.waits != self.is_better;
+        self.until_try = if was_tried || is_better != self.is_better {
+            TRY_EVERY
+        } else {
+            self.until_try.saturating_sub(1)
+        };
+        self.is_better = is_better;
+        self.waits = is_better != (self.until_try == 0);
     }
 }
 
-fn average(average: &mut u64, new: u64) {
-    let weight = u64::from(WEIGHT);
-    *average = if *average == 0 {
-        new
-    } else {
-        (*average * (weight - 1) + new) / weight
-    };
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+/// Entries in 1,024 seconds.
+fn rate(entries: u64, time: Duration) -> u64 {
+    let nanoseconds = time.as_nanos().max(1);
+    let rate = u128::from(entries) * 1024 * 1_000_000_000 / nanoseconds;
+    u64::try_from(rate)
+        .unwrap_or(u64::MAX / WEIGHT)
+        .min(u64::MAX / WEIGHT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sq_sim::{Clock, VirtualClock};
 
-    const FLUSH: Duration = Duration::from_micros(90);
-
-    fn turn(entries: usize, queued: usize) -> Turn {
-        Turn {
-            entries,
-            queued,
-            flush: FLUSH,
-            waited: None,
+    /// Lives through so many turns with callers that all come back, of whom half are there when a turn begins.
+    /// What a turn takes is told by whether it waited. How many waited.
+    fn live(
+        fill: &mut FillWait,
+        turns: u32,
+        callers: usize,
+        takes: impl Fn(bool) -> Duration,
+    ) -> u32 {
+        let mut now = VirtualClock::new().now();
+        let mut waited = 0;
+        for _ in 0..turns {
+            let queued = callers.div_ceil(2);
+            let target = fill.target(queued);
+            let waits = target.is_some();
+            waited += u32::from(waits);
+            now += takes(waits);
+            let entries = target.unwrap_or(queued);
+            fill.note(entries, callers - entries, now);
         }
+        waited
+    }
+
+    fn fill() -> FillWait {
+        FillWait::new(Duration::from_micros(80))
     }
 
     #[test]
     fn a_lone_caller_never_waits() {
-        let mut fill = FillWait::new(Duration::from_micros(40));
-        for _ in 0..1000 {
-            assert_eq!(fill.target(1), None);
-            fill.note(turn(1, 0));
-        }
+        let takes = |_| Duration::from_micros(90);
+        assert_eq!(live(&mut fill(), 10_000, 1, takes), 0);
     }
 
     /// Half of the callers come while a flush is under way, the others soon after it: waiting for them
     /// doubles what a sync does.
     #[test]
     fn a_wait_goes_on_as_long_as_it_pays() {
-        let mut fill = FillWait::new(Duration::from_micros(40));
-        let mut waits = 0;
-        fill.note(turn(4, 4));
-        for _ in 0..100 {
-            let target = fill.target(4);
-            let waited = target.map(|target| (target - 4, Duration::from_micros(20)));
-            waits += usize::from(target == Some(8));
-            let entries = target.unwrap_or(4);
-            fill.note(Turn {
-                waited,
-                ..turn(entries, 8 - entries)
-            });
-        }
-        assert_eq!(waits, 100);
+        let takes = |waits| Duration::from_micros(if waits { 110 } else { 90 });
+        let waited = live(&mut fill(), 10_000, 8, takes);
+        assert!(waited > 9_000, "{waited}");
     }
 
-    /// Nobody comes: it is tried now and then.
+    /// To wake so many takes longer than a flush, which no longer goes on meanwhile.
     #[test]
-    fn a_wait_that_does_not_pay_is_left_alone() {
-        let mut fill = FillWait::new(Duration::from_micros(40));
-        let mut waits = 0;
-        for _ in 0..1000 {
-            let target = fill.target(4);
-            let waited = target.map(|_| (0, Duration::from_micros(40)));
-            waits += usize::from(target.is_some());
-            fill.note(Turn {
-                waited,
-                ..turn(4, 4)
-            });
+    fn a_wait_that_does_not_pay_is_tried_now_and_then() {
+        let takes = |waits| Duration::from_micros(if waits { 300 } else { 140 });
+        let waited = live(&mut fill(), 10_000, 64, takes);
+        assert!((100..1_000).contains(&waited), "{waited}");
+        // Nor is it made for nothing.
+        let takes = |waits| Duration::from_micros(if waits { 180 } else { 90 });
+        let waited = live(&mut fill(), 10_000, 8, takes);
+        assert!((100..1_000).contains(&waited), "{waited}");
+    }
+
+    #[test]
+    fn what_was_right_is_given_up_when_the_load_changes() {
+        let mut fill = fill();
+        let pays = |waits| Duration::from_micros(if waits { 110 } else { 90 });
+        let does_not = |waits| Duration::from_micros(if waits { 300 } else { 140 });
+        for _ in 0..3 {
+            assert!(live(&mut fill, 10_000, 8, pays) > 8_000);
+            assert!(live(&mut fill, 10_000, 64, does_not) < 2_000);
         }
-        assert!((10..20).contains(&waits), "{waits}");
     }
 
     #[test]
     fn no_wait_is_made_that_is_not_allowed() {
         let mut fill = FillWait::new(Duration::ZERO);
-        fill.note(turn(4, 4));
-        assert_eq!(fill.target(1), None);
+        let takes = |_| Duration::from_micros(90);
+        assert_eq!(live(&mut fill, 1_000, 8, takes), 0);
     }
 }
