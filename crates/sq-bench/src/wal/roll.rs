@@ -159,9 +159,12 @@ fn another(bench: &Bench, sq: &Sq, past: Past) -> Result<Summary> {
     Ok(latencies.summary())
 }
 
-/// A file of so many bytes that are on the disk.
+/// A file of so many bytes that are on the disk, as a log leaves it: written past the page cache.
 async fn write(path: &Path, bytes: u64) -> Result<()> {
-    let file = OsFileSystem::inline().create_new(path).await?;
+    let file = OsFileSystem::inline()
+        .with_direct_writes()
+        .create_new(path)
+        .await?;
     let piece = Bytes::from(vec![0x5a; 1 << 20]);
     for at in (0..bytes).step_by(piece.len()) {
         file.write_at(at, std::slice::from_ref(&piece)).await?;

@@ -23,10 +23,20 @@ use crate::error::{Error, Result};
 /// How much of a file is freed at a time, in bytes.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// How long to let others have the disk in between.
-const PAUSE: Duration = Duration::from_millis(1);
+/// How long to let others have the disk in between, where nothing else waits to be removed. A sync that meets a
+/// step takes several times as long as others: this makes it fewer than one in a hundred.
+const PAUSE: Duration = Duration::from_millis(10);
 
-/// Removes a file in steps of 1 MiB with pauses of 1 ms between them. One that is not there is fine.
+/// The same where the disk is full, or much waits.
+const LEAST_PAUSE: Duration = Duration::from_millis(1);
+
+/// The pause where so many files are to be removed: as they become more, it becomes shorter.
+fn pause(files: usize) -> Duration {
+    let files = u32::try_from(files.max(1)).unwrap_or(u32::MAX);
+    (PAUSE / files).max(LEAST_PAUSE)
+}
+
+/// Removes a file in steps of 1 MiB with pauses of 10 ms between them. One that is not there is fine.
 ///
 /// Its name is as durably gone as a name ever is: once the directory was synced. Cut short, it leaves a
 /// file that may be shorter, of which the next call removes the rest. Whoever has the file open reads
@@ -39,22 +49,30 @@ pub async fn remove_file_in_steps<F: FileSystem>(
     clock: &dyn Clock,
     path: &Path,
 ) -> io::Result<()> {
-    free(fs, clock, path, || true).await;
+    free(fs, clock, path, || Some(PAUSE)).await;
     unlink(fs, path).await
 }
 
-/// Cuts a file down in steps, while `goes_on` says so. A file that can't be cut is left as it is.
-async fn free<F: FileSystem>(fs: &F, clock: &dyn Clock, path: &Path, goes_on: impl Fn() -> bool) {
+/// Cuts a file down in steps, with the pauses that `pause` says, until it says none. A file that can't be cut is
+/// left as it is.
+async fn free<F: FileSystem>(
+    fs: &F,
+    clock: &dyn Clock,
+    path: &Path,
+    pause: impl Fn() -> Option<Duration>,
+) {
     let Ok(file) = fs.open(path).await else {
         return;
     };
     let mut left = file.len().await.unwrap_or(0);
-    while left > STEP_BYTES && goes_on() {
+    while left > STEP_BYTES
+        && let Some(pause) = pause()
+    {
         left = (left - 1) / STEP_BYTES * STEP_BYTES;
         if file.set_len(left).await.is_err() {
             return;
         }
-        clock.sleep(PAUSE).await;
+        clock.sleep(pause).await;
     }
 }
 
@@ -86,6 +104,8 @@ struct TrashState {
     names: HashSet<SegmentName>,
     /// Ids that the manifest knew, or knows. It can't tell two segments with the same id apart.
     ids: HashSet<u64>,
+    /// The disk is full: what waits goes quickly.
+    is_urgent: bool,
     has_ended: bool,
 }
 
@@ -192,6 +212,18 @@ impl Trash {
         let _ = self.turn.lock().await;
     }
 
+    /// How long to pause where so many of those that wait are removed already; `None` to stop.
+    fn pause(&self, removed: usize) -> Option<Duration> {
+        let state = lock(&self.state);
+        let left = state.waiting.len().saturating_sub(removed);
+        let pause = if state.is_urgent {
+            LEAST_PAUSE
+        } else {
+            pause(left)
+        };
+        (!state.has_ended).then_some(pause)
+    }
+
     fn has_ended(&self) -> bool {
         lock(&self.state).has_ended
     }
@@ -221,8 +253,9 @@ impl Trash {
         })
     }
 
-    /// There is to be no spare for now.
+    /// The disk is full: there is to be no spare for now, and what can be removed is wanted soon.
     pub(super) fn give_up_spares(&self) {
+        lock(&self.state).is_urgent = true;
         self.shelf.give_up();
         while let Some(spare) = self.take_spare() {
             drop(spare);
@@ -253,6 +286,7 @@ impl Trash {
     fn settle(&self, removed: &[Condemned]) {
         let mut state = lock(&self.state);
         state.waiting.retain(|c| !removed.contains(c));
+        state.is_urgent &= !state.waiting.is_empty();
         state.gone.extend(removed.iter().filter_map(|c| c.id));
     }
 
@@ -314,7 +348,7 @@ impl Trash {
                 removed.push(condemned);
                 continue;
             }
-            free(fs, clock, path, || !self.has_ended()).await;
+            free(fs, clock, path, || self.pause(removed.len())).await;
             if self.has_ended() {
                 break;
             }

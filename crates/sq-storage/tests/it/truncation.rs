@@ -608,11 +608,41 @@ fn a_large_file_is_removed_in_steps() {
             .collect();
         let cuts = kinds.iter().filter(|k| **k == OpKind::SetLen).count();
         assert_eq!(cuts, 9, "10 MB in steps of 1 MiB, the last with the name");
-        assert_eq!(machine.clock.elapsed(), Duration::from_millis(9));
+        assert_eq!(machine.clock.elapsed(), Duration::from_millis(90));
         assert!(machine.segments().is_empty() && !removal.is_pending());
         assert_eq!((held.start_offset(), held.end_offset()), (40, 40));
         assert_eq!(log.append(None, b"next", &[], 0).await.unwrap(), 40);
     });
+}
+
+#[test]
+fn the_more_there_is_to_remove_the_less_it_is_put_off() {
+    // Where it is little, one sync in a hundred at most meets a step; where it is much, or the disk is full, room is
+    // wanted.
+    for (is_full, microseconds) in [(false, 2 * (2_500 + 3_333 + 5_000 + 10_000)), (true, 8_000)] {
+        block_on(async {
+            let machine = Machine::new(507).with_segment_bytes(2_700_000);
+            let mut log = machine.open().await;
+            for n in 0..40u8 {
+                log.append(None, &vec![n; 250_000], &[], 0).await.unwrap();
+            }
+            log.purge_to(40).await.unwrap();
+            if is_full {
+                machine.fs.set_free_space(Some(0));
+                log.append(None, b"next", &[], 0).await.unwrap_err();
+                machine.fs.set_free_space(None);
+            }
+            let removal = log.removal();
+            as_time_passes(&machine.clock, removal.run()).await.unwrap();
+            let elapsed = machine.clock.elapsed().as_micros();
+            // Sleeps are of whole milliseconds.
+            assert!(
+                (microseconds..microseconds + 8_000).contains(&elapsed),
+                "{elapsed}"
+            );
+            assert!(!removal.is_pending());
+        });
+    }
 }
 
 #[test]
