@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::pwrite;
 
 use crate::stats::{Latencies, Summary, float};
@@ -17,10 +17,14 @@ use crate::time::now;
 /// The file's size in bytes. What is appended past its end begins anew at its start.
 const FILE_BYTES: u64 = 64 << 20;
 
+/// The size in bytes of a file whose space is only allocated.
+const FRESH_FILE_BYTES: u64 = 2 << 30;
+
 /// A file to append to.
 #[derive(Debug)]
 pub(crate) struct Floor {
     file: OwnedFd,
+    bytes: u64,
     position: u64,
 }
 
@@ -45,16 +49,32 @@ impl FloorRound {
 impl Floor {
     /// Writes the file in `dir`, and syncs it.
     pub(crate) fn create(dir: &Path) -> Result<Self> {
-        let path = dir.join("floor");
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-        let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
-            .with_context(|| path.display().to_string())?;
+        let file = create(&dir.join("floor"))?;
         let zeros = vec![0; 1 << 20];
         for at in (0..FILE_BYTES).step_by(zeros.len()) {
             write_all(&file, &zeros, at)?;
         }
         rustix::fs::fsync(&file)?;
-        Ok(Self { file, position: 0 })
+        Ok(Self {
+            file,
+            bytes: FILE_BYTES,
+            position: 0,
+        })
+    }
+
+    /// A file in `dir` whose space is allocated and was never written: what a log has to grow into. It is gone
+    /// when it is closed.
+    pub(crate) fn fresh(dir: &Path) -> Result<Self> {
+        let path = dir.join("fresh");
+        let file = create(&path)?;
+        rustix::fs::unlink(&path)?;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, FRESH_FILE_BYTES)?;
+        rustix::fs::fsync(&file)?;
+        Ok(Self {
+            file,
+            bytes: FRESH_FILE_BYTES,
+            position: 0,
+        })
     }
 
     /// Appends `block` durably, one after the other, for `duration`.
@@ -79,7 +99,7 @@ impl Floor {
     /// Appends `block` durably.
     pub(crate) fn append(&mut self, block: &[u8]) -> Result<()> {
         let len = block.len() as u64;
-        if self.position + len > FILE_BYTES {
+        if self.position + len > self.bytes {
             self.position = 0;
         }
         write_all(&self.file, block, self.position)?;
@@ -87,6 +107,12 @@ impl Floor {
         self.position += len;
         Ok(())
     }
+}
+
+fn create(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+        .with_context(|| path.display().to_string())
 }
 
 fn write_all(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<()> {

@@ -41,6 +41,10 @@ struct Round {
     /// Half a window at a time: while that is written, the other half is appended.
     floor_half: FloorRound,
     floor_large: FloorRound,
+    /// The same three where the space was never written.
+    fresh_batch: FloorRound,
+    fresh_half: FloorRound,
+    fresh_large: FloorRound,
     logs: Vec<Jobs>,
     one_async: Measured,
     one_batch: f64,
@@ -88,6 +92,10 @@ fn round(bench: &Bench, floor: &mut Floor, threads: &AppendThreads) -> Result<Ro
     let floor_half = of(WINDOW / 2 * bench.value.len())?;
     let floor_large = of(LARGE_BYTES)?;
     let floor = of(bench.value.len())?;
+    let fresh = |bytes| Floor::fresh(bench.run.dir())?.round(&vec![0x5a; bytes], bench.time);
+    let fresh_batch = fresh(BATCH_RECORDS * bench.value.len())?;
+    let fresh_half = fresh(WINDOW / 2 * bench.value.len())?;
+    let fresh_large = fresh(LARGE_BYTES)?;
     let logs = Subject::ALL
         .into_iter()
         .map(|subject| jobs(bench, subject))
@@ -119,6 +127,9 @@ fn round(bench: &Bench, floor: &mut Floor, threads: &AppendThreads) -> Result<Ro
         floor_batch,
         floor_half,
         floor_large,
+        fresh_batch,
+        fresh_half,
+        fresh_large,
         logs,
         one_async,
         one_batch,
@@ -256,6 +267,18 @@ fn floors(rounds: &[Round], table: &mut Table) {
     table.push(row("100 KiB", |r| r.floor_batch));
     table.push(row("128 KiB", |r| r.floor_half));
     table.push(row("1 MiB", |r| r.floor_large));
+    table.push(row("100 KiB, in space that was never written", |r| {
+        r.fresh_batch
+    }));
+    table.push(row("128 KiB, the same", |r| r.fresh_half));
+    table.push(row("1 MiB, the same", |r| r.fresh_large));
+}
+
+/// How near a figure comes to the floor of its round where the space was never written.
+fn of_fresh(rounds: &[Round], ours: fn(&Round) -> f64, floor: fn(&Round) -> f64) -> Row {
+    Row::new("... beside the floor in space that was never written")
+        .beside(median(rounds.iter().map(floor)), Unit::PerSecond)
+        .ratio(median(rounds.iter().map(|r| ours(r) / floor(r))))
 }
 
 /// The figures of a log, and their ratio to the floor of their round.
@@ -383,6 +406,8 @@ fn batches(rounds: &[Round], table: &mut Table) {
             ),
     );
     table.push(best(|r| r.one_batch));
+    let fresh = |r: &Round| r.fresh_batch.appends_per_second * float(BATCH_RECORDS as u64);
+    table.push(of_fresh(rounds, |r| r.one_batch, fresh));
     // The others begin new files here.
     table.push(
         Row::new("... in files that were written before")
@@ -417,6 +442,8 @@ fn windows(rounds: &[Round], table: &mut Table) {
         |r| r.floor.appends_per_second,
         90.0,
     ));
+    let half = |r: &Round| r.fresh_half.appends_per_second * float(WINDOW as u64 / 2);
+    table.push(of_fresh(rounds, |r| r.window, half));
     let large = |r: &Round| r.floor_large.appends_per_second;
     table.push(row(
         "batches of 1 MiB, sq, one at a time".to_owned(),
@@ -424,6 +451,8 @@ fn windows(rounds: &[Round], table: &mut Table) {
         large,
         0.9,
     ));
+    let fresh = |r: &Round| r.fresh_large.appends_per_second;
+    table.push(of_fresh(rounds, |r| r.large, fresh));
     table.push(row(
         format!("batches of 1 MiB, sq, {LARGE_WINDOW} under way"),
         |r| r.large_window,
