@@ -213,6 +213,29 @@ fn what_was_refused_never_comes_back_in_the_place_of_what_was_acknowledged() {
     }
 }
 
+/// After a failed sync a segment's index went on telling the time of records that were written to the next one. With
+/// those truncated, the greatest timestamp of the log was one that no record has, and no record was found.
+#[test]
+fn a_segment_tells_no_time_of_what_a_failed_sync_took_from_it() {
+    block_on(async {
+        let machine = machine(10);
+        let mut log = machine.open().await;
+        log.append(None, &value(0), &[], 1).await.unwrap();
+        log.sync().await.unwrap();
+        log.append(None, &value(1), &[], 9).await.unwrap();
+        let fault = Fault::new(Effect::FailSync(SyncFailure::Lost)).on(&[OpKind::SyncData]);
+        machine.fs.inject(fault.path_ends_with(".wal"));
+        log.sync().await.unwrap();
+        assert_eq!(log.reader().segments().len(), 2);
+        log.truncate_from(1).await.unwrap();
+        for _ in 0..2 {
+            let found = log.reader().find_max_timestamp().await.unwrap();
+            assert_eq!(found.unwrap().base_offset, 0);
+            log = machine.open().await;
+        }
+    });
+}
+
 #[test]
 fn what_a_purge_leaves_is_durable_like_the_purge() {
     // Or else a power loss has the log begin behind its end, or offsets below its start are written again.
