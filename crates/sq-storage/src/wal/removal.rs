@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 const STEP_BYTES: u64 = 1 << 20;
 
 /// How long to let others have the disk in between, where nothing else waits to be removed. A sync that meets a
-/// step takes several times as long as others: this makes it fewer than one in a hundred.
+/// step takes several times as long as others: of those of 100 µs, fewer than one in a hundred does.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The same where the disk is full, or much waits.

@@ -617,8 +617,7 @@ fn a_large_file_is_removed_in_steps() {
 
 #[test]
 fn the_more_there_is_to_remove_the_less_it_is_put_off() {
-    // Where it is little, one sync in a hundred at most meets a step; where it is much, or the disk is full, room is
-    // wanted.
+    // Where it is little, few syncs are to meet a step; where it is much, or the disk is full, room is wanted.
     for (is_full, microseconds) in [(false, 2 * (2_500 + 3_333 + 5_000 + 10_000)), (true, 8_000)] {
         block_on(async {
             let machine = Machine::new(507).with_segment_bytes(2_700_000);

@@ -8,7 +8,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -30,14 +30,15 @@ const DEPTH: usize = 2;
 #[derive(Debug, Default)]
 struct Files {
     segments: Vec<SegmentName>,
-    /// The ids of successors.
-    prepared: Vec<u64>,
+    /// The names of successors' files, and the ids in them.
+    prepared: Vec<(OsString, u64)>,
 }
 
 impl Files {
     fn add(&mut self, name: &OsStr) {
         self.segments.extend(SegmentName::parse(name));
-        self.prepared.extend(prepared_id(name));
+        self.prepared
+            .extend(prepared_id(name).map(|id| (name.to_owned(), id)));
     }
 
     fn is_empty(&self) -> bool {
@@ -167,8 +168,8 @@ async fn verify_partition<F: FileSystem>(
     for name in files.segments.iter().filter(|name| !is_removed(name)) {
         segments.push(read_segment(fs, dir, *name, &manifest).await?);
     }
-    for id in &files.prepared {
-        segments.extend(read_successor(fs, dir, *id, out).await?);
+    for (name, id) in &files.prepared {
+        segments.extend(read_successor(fs, dir, name, *id, out).await?);
     }
     segments.sort_by_key(|segment| (segment.base_offset, segment.ordinal));
     let acknowledged = acknowledged(&segments, &manifest);
@@ -242,10 +243,11 @@ async fn read_segment<F: FileSystem>(
 async fn read_successor<F: FileSystem>(
     fs: &F,
     dir: &Path,
+    name: &OsStr,
     id: u64,
     out: &mut impl Write,
 ) -> Result<Option<Segment>, SegmentError> {
-    let path = dir.join(format!("{id:016x}.prepared"));
+    let path = dir.join(name);
     let mut segment = Segment::new(path.clone(), 0);
     segment.is_unnamed = true;
     let header = segment.read(fs, Some(id)).await?;
